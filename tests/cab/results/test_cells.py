@@ -33,14 +33,14 @@ def test_every_core_cell_stops_when_solved_at_a_constant_rate() -> None:
 
 
 UNCHANGED = {
-    "task.limit": None,
-    "task.source_config": None,
-    "task.source_revision": None,
-    "task.source_splits": ["train", "validation", "test"],
-    "task.source_columns": ["text"],
-    "backbone.norm": "layer",
+    "task.limit": [None],
+    "task.source_config": [None],
+    "task.source_revision": [None],
+    "task.source_splits": [["train", "validation", "test"]],
+    "task.source_columns": [["text"], ["document", "summary"]],
+    "backbone.norm": ["layer"],
 }
-"""Options that were added, with the values that change nothing."""
+"""Options that were added, each with the values that change nothing."""
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_anchors_have_the_settings_that_are_run(cell: SuiteCell) -> None:
     """Options that were removed since are not run; those that were added since change nothing by default."""
     composed = plain(composed_settings(cell))
     added = {name for name in composed if name not in cell.settings}
-    assert all(composed[name] == UNCHANGED[name] for name in added)
+    assert all(composed[name] in UNCHANGED[name] for name in added)
     assert {name: cell.settings[name] for name in composed.keys() - added} == {
         name: value for name, value in composed.items() if name not in added
     }
