@@ -60,7 +60,7 @@ class Books:
 
 
 def find_books(dataset: str, source: Rows | None, data_root: Path | None, *, generate: Callable[[int], str]) -> Books:
-    """Return the texts of ``source`` if it is given, generated books, or files; UserError if there are none."""
+    """Return the texts of ``source`` if it is given, else generated or published books; UserError for missing files."""
     if source is not None:
         return Books(source.name, source.key, lambda split: (text for [text] in source.read(split)))
     if dataset == "synthetic":

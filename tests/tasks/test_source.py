@@ -1,4 +1,4 @@
-"""Data sets of a user, opened by the library ``datasets``: what each command reads, and what each mistake is told."""
+"""Data sets of a user, opened by the library ``datasets``: what each command reads, and the error of each mistake."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def make_cell(task: str, attention: str, *overrides: str) -> Cell:
 
 @dataclass
 class Ours:
-    """A cell, its network, and batches: what the network reads, and targets with PAD where there is none."""
+    """A cell, its network, and batches: what the network reads, and targets, with PAD at positions without a target."""
 
     cell: Cell
     config: TrainerConfig
