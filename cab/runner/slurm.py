@@ -81,6 +81,7 @@ class CellJob:
     """Function of a job; submitit pickles it, and calls ``checkpoint`` to requeue the job."""
 
     def __call__(self, config: dict[str, Any], command: str) -> str:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # submitit ignores it: a canceled job would run on for 30 seconds
         from cab.runner.run import run_cell
 
         logging.basicConfig(level=logging.INFO, format="%(message)s")

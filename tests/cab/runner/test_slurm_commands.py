@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,3 +88,16 @@ def test_a_cell_whose_job_ended_without_a_record_is_a_failure(submit: Submit) ->
     assert status == 1
     assert said.count("no record; its job 101_0 is ended") == 1
     assert said.count("no record; its job 102 is ended") == 1
+
+
+def test_a_job_that_is_canceled_before_its_cell_starts_ends_at_once(tmp_path: Path) -> None:
+    program = tmp_path / "job.py"
+    program.write_text(
+        "import os, signal, cab.runner.run\n"
+        "from cab.runner.slurm import CellJob\n"
+        "signal.signal(signal.SIGTERM, lambda *_: None)  # as submitit does\n"
+        "cab.runner.run.run_cell = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "CellJob()({}, '')\n"
+    )
+    done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGTERM, done.stderr
