@@ -70,7 +70,7 @@ class Golden:
         for name, public in self.named("start.").items():
             ours = torch.cat([state[name].flatten() for state in states]).double().quantile(levels)
             largest, width = public.abs().max(), public[-1] - public[0]
-            scale = width if width > 1e-6 * largest else largest  # a constant, but for rounding
+            scale = width if width > 1e-6 * largest else largest or 1.0  # a constant, but for rounding
             distances[name] = ((ours - public)[1:-1].abs().max() / scale).item()
         return distances
 

@@ -73,6 +73,26 @@ def make_mamba3(folder: Path) -> None:
     save_start("mamba3_start", source, "mamba3", "CS", 64, 64, start, state_size=12)
 
 
+def make_start_of_ssd(folder: Path) -> None:
+    """The initial parameters of Mamba-2."""
+    module = part(
+        folder / "state-spaces+mamba" / "mamba_ssm" / "modules" / "mamba2.py",
+        "class Mamba2",
+        None,
+        **{"PyTorchModelHubMixin": object, "RMSNormGated": nn.RMSNorm, "rearrange": rearrange},
+    )["Mamba2"]
+    drawn = [module(64, d_state=12, headdim=2, rmsnorm=False) for _ in range(32)]
+    names, sizes = ("gate", "v", "k", "q", "step"), (128, 128, 12, 12, 64)
+    split = [x.in_proj.weight.split(sizes) for x in drawn]
+    start = {f"{name}_proj.weight": [x[i] for x in split] for i, name in enumerate(names)}
+    start |= {"step_proj.bias": [x.dt_bias for x in drawn], "log_rate": [x.A_log for x in drawn]}
+    start |= {"skip": [x.D for x in drawn], "out_proj.weight": [x.out_proj.weight for x in drawn]}
+    start["convolutions.value.weight"] = [x.conv1d.weight[:128] for x in drawn]
+    start["convolutions.value.bias"] = [x.conv1d.bias[:128] for x in drawn]
+    source = "state-spaces/mamba e9594ce, Mamba2"
+    save_start("ssd_start", source, "ssd", "CS", 64, 64, start, state_size=12)
+
+
 def make_mlstm(folder: Path) -> None:
     """The layer without its Triton kernels, which the native step of the same authors replaces."""
     step = load(folder / "NX-AI+mlstm_kernels" / "mlstm_kernels" / "torch" / "recurrent" / "native_step.py")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tools.golden.record import FLOAT32, Recorder, put, record_all
+from tools.golden.record import FLOAT32, Recorder, put, record_all, save_start
 
 SOURCE = "transformers 5.23.0, "
 
@@ -84,6 +84,16 @@ def make_ssd() -> None:
         return output[0] if isinstance(output, tuple) else output
 
     recorder.save("ssd", SOURCE + "Mamba2Mixer", run, recorder.inputs(17))
+
+
+def make_start_of_mlstm() -> None:
+    settings = config("xlstm", "xLSTMConfig", hidden_size=64, num_heads=4, num_hidden_layers=1, vocab_size=8)
+    public = model("xlstm").xLSTMModel(settings).blocks[0].mlstm_layer
+    gates = {"input_proj": public.igate_preact, "forget_proj": public.fgate_preact}
+    start = {
+        f"{name}.{part}": [getattr(gate, part)] * 32 for name, gate in gates.items() for part in ("weight", "bias")
+    }
+    save_start("mlstm_start", SOURCE + "xLSTMModel", "mlstm", "CS", 64, 4, start)
 
 
 def make_mla() -> None:
