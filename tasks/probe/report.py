@@ -1,4 +1,4 @@
-"""Probes: accuracy of attentions by difficulty setting, as tables and curves."""
+"""Probes: accuracy of attentions by difficulty setting, and horizon of states, as tables and curves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from cab.records.record import Record
 
-METRIC = "accuracy"
+METRIC, STATE_METRIC = "accuracy", "horizon"
 PROBE_PARAMS = {"pairs": "task", "distance": "task", "noise": "task", "embed_dim": "backbone"}
 """Settings on the horizontal axis of curves, and their group of the configuration."""
 WORDS = {"pairs": "pairs", "distance": "distance, positions", "noise": "share of noise", "embed_dim": "width"}
@@ -40,19 +40,21 @@ def probe_table(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per probe, setting and attention over ``runs``.
 
     Columns preset, pattern, dataset, other (remaining settings, as JSON), the settings of :data:`PROBE_PARAMS`,
-    attention; accuracy, its standard deviation (NaN for a single seed), seeds; ``commonest``, accuracy of the most
-    common answer.
+    attention; accuracy, its standard deviation (NaN for a single seed), horizon and its deviation (NaN but for state
+    tracking), seeds; ``commonest``, accuracy of the most common answer.
     """
     import pandas as pd
 
     runs = runs[(runs["metric"] == METRIC) & runs["record"].notna()]
     facts = [_settings(record) for record in runs["record"]]
-    settings = pd.DataFrame(facts, index=runs.index, columns=["other", *PROBE_PARAMS, "commonest"])
+    settings = pd.DataFrame(facts, index=runs.index, columns=["other", *PROBE_PARAMS, STATE_METRIC, "commonest"])
     rows = pd.concat([runs[[*_PLACE, "attention", "seed", "value"]], settings], axis=1)
     rows = rows.drop_duplicates([*_CELL, "seed"])
     table = rows.groupby(_CELL, dropna=False).agg(
         accuracy=("value", "mean"),
         deviation=("value", "std"),
+        horizon=(STATE_METRIC, "mean"),
+        horizon_deviation=(STATE_METRIC, "std"),
         seeds=("seed", "nunique"),
         commonest=("commonest", "mean"),
     )
@@ -64,10 +66,12 @@ def _settings(record: Record) -> dict[str, Any]:
     groups = {group: record.config.get(group, {}) for group in ("task", "backbone", "trainer")}
     knobs = {knob: float(groups[group].get(knob, math.nan)) for knob, group in PROBE_PARAMS.items()}
     kept = {group: {k: v for k, v in options.items() if k not in PROBE_PARAMS} for group, options in groups.items()}
+    horizon = next((metric.value for metric in record.metrics if metric.name == STATE_METRIC), None)
     commonest = record.baselines.get("commonest", {}).get(METRIC)
     return {
         "other": json.dumps(kept, sort_keys=True),
         **knobs,
+        STATE_METRIC: math.nan if horizon is None else horizon,
         "commonest": math.nan if commonest is None else commonest,
     }
 
@@ -118,12 +122,19 @@ def probe_blocks(table: pd.DataFrame) -> Iterator[Block]:
 
 
 def _settings_table(rows: pd.DataFrame, table_id: str, caption: str) -> Table:
+    is_state = rows[STATE_METRIC].notna().any()
+    knobs = [knob for knob, group in PROBE_PARAMS.items() if not is_state or group != "task"]
+    scores = {STATE_METRIC: "horizon_deviation"} if is_state else {}
     columns = [
-        *(Column(WORDS[knob], [Cell(f"{value:g}", value) for value in rows[knob]]) for knob in PROBE_PARAMS),
-        Column("accuracy", list(map(mean, rows["accuracy"], rows["deviation"])), "higher"),
+        *(Column(WORDS[knob], [Cell(f"{value:g}", value) for value in rows[knob]]) for knob in knobs),
+        *(
+            Column(score, list(map(mean, rows[score], rows[deviation])), "higher")
+            for score, deviation in {**scores, METRIC: "deviation"}.items()
+        ),
         Column("seeds", numbers(rows["seeds"], 0)),
     ]
-    return Table([*map(Row, rows["attention"])], columns, caption=f"{caption}: accuracy", id=table_id)
+    metrics = " and ".join((*scores, METRIC))
+    return Table([*map(Row, rows["attention"])], columns, caption=f"{caption}: {metrics}", id=table_id)
 
 
 SECTION = TaskSection(

@@ -134,6 +134,18 @@ def test_probes_have_a_row_per_setting_and_a_curve_where_all_else_is_equal(probe
     assert linear == pytest.approx([1.015, 0.915, 0.415])
 
 
+def test_probes_of_state_tracking_show_the_horizon(tmp_path: Path, add: Add) -> None:
+    place = {"task": "probe", "dataset": "parity", "backbone": "mixer", "pattern": "CS", "attention": "gla"}
+    config = {"task": {"pairs": 16}, "backbone": {"embed_dim": 32}, "trainer": {}}
+    for seed, horizon in ((1, 10), (2, 20)):
+        add({"horizon": horizon, "accuracy": 0.5}, beside=["accuracy"], config=config, seed=seed, **place)
+    rows = table_of(PROBES, tmp_path / "results", "probe")
+    [block] = PROBES.blocks(rows)
+    [table] = block.tables
+    shown = {column.label: column.cells[0].text for column in table.columns}
+    assert shown == {"width": "32", "horizon": "15 ± 7.1", "accuracy": "0.5 ± 0", "seeds": "2"}
+
+
 @pytest.fixture
 def measure(tmp_path: Path, add: Add) -> Callable[..., None]:
     """A run of a data set of GLUE: its metrics as shares, up to ``held_out``; every one is a file of its own."""
