@@ -5,6 +5,10 @@ FOLDER contains a checkout per repository, named OWNER+NAME; each function names
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import os
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,6 +135,61 @@ def make_mlstm(folder: Path) -> None:
         recorder.inputs(17),
         reason="kernel replaced by native_step of NX-AI/mlstm_kernels 39d3c61",
     )
+
+
+RWKV = {
+    "rwkv6": {
+        "mix_of_mix": ["time_maa_x"],
+        "mix": [f"time_maa_{x}" for x in "wkvrg"],
+        "mix_in": ["time_maa_w1"],
+        "mix_out": ["time_maa_w2"],
+        "decay": ["time_decay"],
+        "decay_in": ["time_decay_w1"],
+        "decay_out": ["time_decay_w2"],
+        "bonus": ["time_faaaa"],
+        "gate_proj.weight": ["gate.weight"],
+    },
+    "rwkv7": {
+        "mix": [f"x_{x}" for x in "rwkvag"],
+        "decay": ["w0"],
+        "decay_in": ["w1"],
+        "decay_out": ["w2"],
+        "rate": ["a0"],
+        "rate_in": ["a1"],
+        "rate_out": ["a2"],
+        "gate_in": ["g1"],
+        "gate_out": ["g2"],
+        "removed": ["k_k"],
+        "replaced": ["k_a"],
+        "bonus": ["r_k"],
+    },
+}
+RWKV_LINEAR = {"q_proj": "receptance", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
+
+
+def make_starts_of_rwkv(folder: Path) -> None:
+    """The initial parameters of the third layer of four, after the draws of ``generate_init_weight``."""
+    os.environ |= {"RWKV_FLOAT_MODE": "fp32", "RWKV_MY_TESTING": "", "RWKV_HEAD_L2WRAP_CE_CHUNK": "0"}
+    sizes = {"n_layer": 4, "n_embd": 64, "dim_att": 64, "head_size": 16, "head_size_a": 16, "head_size_divisor": 8}
+    args = SimpleNamespace(**sizes, my_testing="", accelerator="cpu")
+    for name, version, cls in (("rwkv6", "RWKV-v5", "x060"), ("rwkv7", "RWKV-v7/train_temp", "x070")):
+        path = folder / "BlinkDL+RWKV-LM" / version / "src" / "model.py"
+        layer = part(path, f"class RWKV_Tmix_{cls}(", "\n#####", MyModule=nn.Module, MyFunction=lambda f: f)
+        names = {"pl": SimpleNamespace(LightningModule=object), "os": os, "gc": gc}
+        draw = part(path, "class RWKV(", None, **names)["RWKV"].generate_init_weight
+        found: dict[str, list[Tensor]] = defaultdict(list)
+        public = {"norm_weight": ["ln_x.weight"], "norm_bias": ["ln_x.bias"]} | RWKV[name]
+        public |= {f"{own}.weight": [f"{theirs}.weight"] for own, theirs in RWKV_LINEAR.items()}
+        for seed in range(32):
+            torch.manual_seed(seed)
+            module = layer[f"RWKV_Tmix_{cls}"](args, 2)
+            state = {f"blocks.2.att.{key}": x for key, x in module.state_dict().items()}
+            with contextlib.redirect_stdout(None), torch.no_grad():
+                state = draw(SimpleNamespace(args=args, state_dict=state.copy))
+            for own, theirs in public.items():
+                found[own] += [state[f"blocks.2.att.{key}"] for key in theirs]
+        source = f"BlinkDL/RWKV-LM 524481d, {version}/src/model.py, RWKV_Tmix_{cls} and generate_init_weight"
+        save_start(f"{name}_start", source, name, "CS", 64, 4, found, layer=(2, 4))
 
 
 if __name__ == "__main__":
