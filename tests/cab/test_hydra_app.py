@@ -67,10 +67,15 @@ HYDRA: list[tuple[list[str], int, str]] = [
     ([*CELL, "~trainer.betas", "+trainer.foo=3", "--cfg", "job", "--package", "trainer"], 0, "foo: 3"),
     ([*CELL, "attention=mine.py:Mine", "--cfg", "job"], 0, "name: mine.py:Mine"),
     ([*CELL, "attention='linear*3,mine.py:Mine'", "--cfg", "job"], 0, "name: linear*3,mine.py:Mine"),
-    ([*CELL, "attention=nowhere.py:Mine", "--cfg", "job"], 1, "file 'nowhere.py' does not exist"),
-    ([*CELL, "seed=1,2"], 1, "To sweep over it, add --multirun"),
-    ([*CELL, "attention=[linear,vanilla]"], 1, "write a stack in quotes"),
-    ([*CELL, "cluster=local"], 1, "cluster= is for `cab run`; here, hydra/launcher="),
+    ([*CELL, "attention=nowhere.py:Mine", "--cfg", "job"], 2, "file 'nowhere.py' does not exist"),
+    ([*CELL, "attention=abd"], 2, "unknown attention 'abd': did you mean 'abc'?"),
+    ([*CELL, "dataset=etth1"], 2, "dataset 'etth1' needs its files"),
+    ([*CELL, "pattern=CC"], 2, "backbone 'informer' has no attention layer with pattern CC"),
+    ([*CELL[:4], "preset=smoke"], 2, "Missing mandatory value: pattern"),
+    ([*CELL, "trainer.foo=3"], 2, "Could not override 'trainer.foo'"),
+    ([*CELL, "seed=1,2"], 2, "To sweep over it, add --multirun"),
+    ([*CELL, "attention=[linear,vanilla]"], 2, "write a stack in quotes"),
+    ([*CELL, "cluster=local"], 2, "cluster= is for `cab run`; here, hydra/launcher="),
 ]
 SWEEPS = [
     [],
@@ -106,6 +111,28 @@ def test_commands_of_hydra(arguments: list[str], status: int, part: str) -> None
     done = run_hydra(*arguments)
     assert done.returncode == status, done.stderr
     assert part in (done.stderr if status else done.stdout)
+    if status:
+        *of_job, line = done.stderr.splitlines()
+        assert line.startswith("cab: error: ")
+        assert len(of_job) <= 1
+
+
+@pytest.mark.parametrize("mistake", ["attention=abd", "pattern=CC"])
+def test_tracebacks_of_hydra(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    done = run_hydra(*CELL, mistake)
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["hydra/launcher=joblib"], ["hydra/launcher=submitit_local"]], ids=" ".join)
+def test_a_sweep_names_the_cell_that_fails(options: list[str]) -> None:
+    done = run_hydra("-m", *CELL, "pattern=NC,CC", "device=cpu", "hydra.sweep.dir=sweep", *options)
+    assert done.returncode == 2
+    of_job, line = done.stderr.splitlines()[-2:]
+    assert "'pattern=CC'" in of_job
+    assert line == "cab: error: backbone 'informer' has no attention layer with pattern CC (supported: NS CS NC)"
 
 
 @pytest.mark.slow
