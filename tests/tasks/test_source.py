@@ -159,6 +159,19 @@ def test_the_name_is_that_of_the_record(data: Path) -> None:
     assert list(cell.config.task.options["source_splits"]) == ["train[:90%]", "train[90%:95%]", "train[95%:]"]
 
 
+def test_a_path_has_one_spelling(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data)
+
+    def cell(source: str, *overrides: str) -> Cell:
+        return Cell.from_config(compose([*RUN, "dataset=mine", f"task.source={source}", *overrides]))
+
+    assert len({cell(source).hash for source in ("json", "./json", "json/", "././/json//")}) == 1
+    assert len({cell(source, "task.tokenizer=json").hash for source in ("two/en", "two//en/")}) == 1
+    assert cell("json", "task.tokenizer=./csv/").hash == cell("json", "task.tokenizer=csv").hash
+    for source in ("me/books", "./nothing", "nothing/", "hf://a//b"):  # not paths
+        assert cell(source).config.task.options["source"] == source
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
