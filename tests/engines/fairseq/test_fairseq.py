@@ -147,6 +147,26 @@ def test_cells_of_preset_paper_pass_the_checks_on_eight_gpus(
 
 
 @pytest.mark.without_environment
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("trainer.validate_every=20 trainer.checkpoint_every=50", ["8", "8", "20", "20"]),
+        ("trainer.validate_every=20 trainer.checkpoint_every=10", ["8", "8", "20", "10"]),
+        (
+            "trainer.validate_every=20 trainer.checkpoint_every=50 trainer.checkpoint_selection=last",
+            ["8", "8", "20", "50"],
+        ),
+        ("trainer.validate_every=epoch", ["", "", "", "2"]),
+    ],
+)
+def test_fairseq_validates_when_the_run_does(options: str, expected: list[str]) -> None:
+    """Not after each epoch as well; and the best of all validations has a checkpoint."""
+    words = trainer_arguments(Cell.from_config(compose([*LM, *options.split()])).config.trainer, seed=1)
+    names = [f"--{kind}-interval{unit}" for unit in ("", "-updates") for kind in ("validate", "save")]
+    assert [words[words.index(name) + 1] if name in words else "" for name in names] == expected
+
+
+@pytest.mark.without_environment
 def test_sharded_weights_are_refused() -> None:
     cell = Cell.from_config(compose([*LM, "trainer.strategy=fsdp"]))
     with pytest.raises(UserError, match=r"does not support trainer\.strategy=fsdp with several processes"):
