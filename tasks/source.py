@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,7 +88,9 @@ class TextTask(Task):
         if not is_local and not is_on_hub:
             raise UserError(f"task.source={self.source}: there is no such folder or file")
         try:
-            splits, files = _open(path if is_local else self.source, self.source_config, self.source_revision, names)
+            with _quiet():
+                source = path if is_local else self.source
+                splits, files = _open(source, self.source_config, self.source_revision, names)
         except UserError:
             raise
         except Exception as error:  # the library raises many kinds of exceptions
@@ -99,6 +103,26 @@ class TextTask(Task):
         chosen = {"config": self.source_config, "splits": names, "columns": [*self.source_columns]}
         named = {} if is_local else {"source": self.source}
         return Rows(title, {**named, **chosen, "files": _contents(files)}, rows.read)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide the progress bars and warnings of ``datasets`` inside the block; its errors contain the reason."""
+    import datasets
+
+    has_bars = not datasets.are_progress_bars_disabled()
+    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    try:
+        datasets.disable_progress_bars()
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        yield
+    finally:
+        if has_bars:
+            datasets.enable_progress_bars()
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _open(

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -66,14 +67,22 @@ def main(argv: list[str] | None = None) -> int:
     debug = "--debug" in argv
     if debug:
         argv.remove("--debug")
+    trains = argv[:1] in (["run"], ["demo"])
+    return exit_status(lambda: _dispatch(argv), debug=debug, to_debug="add --debug", trains=trains)
+
+
+def exit_status(command: Callable[[], int], *, debug: bool, to_debug: str, trains: bool) -> int:
+    """Run a command and return its exit status, as :func:`main`; an error is printed on one line.
+
+    With ``debug``, the traceback of an error is printed too; ``to_debug`` is how a user requests it.
+    """
     try:
-        status = _dispatch(argv)
+        status = command()
         sys.stdout.flush()  # here, where an error is reported
         return status
     except Preempted as stop:
         status, message = 128 + stop.signal, str(stop)
     except KeyboardInterrupt:
-        trains = argv[:1] in (["run"], ["demo"])
         status, message = 130, "interrupted" + "; repeat the command to resume from the last checkpoint" * trains
     except BrokenPipeError:  # the reader of a table exited, as `head` does
         _discard_stdout()
@@ -81,12 +90,12 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        status, message = _describe(error)
+        status, message = _describe(error, to_debug)
     print_note(f"cab: {' '.join(message.splitlines())}")
     return status
 
 
-def _describe(error: Exception) -> tuple[int, str]:
+def _describe(error: Exception, to_debug: str) -> tuple[int, str]:
     """Return the exit status and the message for an error of a command."""
     if isinstance(error, (UserError, ExitError)):
         return 2, f"error: {error}"
@@ -96,7 +105,7 @@ def _describe(error: Exception) -> tuple[int, str]:
         return 2, f"error: no space left on the disk of {path or 'the output'}; free some space and repeat the command"
     if isinstance(error, OSError) and path is not None:
         return 2, f"error: {path!s:.200}: {error.strerror}; name another file or folder"
-    return 3, f"internal error: {type(error).__name__}: {first_line(error)} (add --debug for the traceback)"
+    return 3, f"internal error: {type(error).__name__}: {first_line(error)} ({to_debug} for the traceback)"
 
 
 def _discard_stdout() -> None:

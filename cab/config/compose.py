@@ -23,7 +23,7 @@ from hydra.core.override_parser.types import (
     Quote,
     QuotedString,
 )
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
@@ -80,11 +80,21 @@ class Composer:
 @contextlib.contextmanager
 def hydra_context() -> Iterator[None]:
     """Use Hydra inside the block, and raise UserError for its errors."""
+    with hydra_errors(), hydra.initialize(config_path=None, version_base="1.3"):
+        yield
+
+
+@contextlib.contextmanager
+def hydra_errors() -> Iterator[None]:
+    """Raise UserError for an error of Hydra inside the block."""
     try:
-        with hydra.initialize(config_path=None, version_base="1.3"):
-            yield
+        yield
+    except MissingConfigException as error:
+        group, _, name = str(error.missing_cfg_file).partition("/")
+        raise (unknown_name(group, name, error.options) if error.options else UserError(error)) from error
     except (HydraException, OmegaConfBaseException) as error:
-        lines = [line.strip(" .") for line in str(error).splitlines() if "To append to your config" not in line]
+        text = str(error) or str(error.__cause__)
+        lines = [line.strip(" .") for line in text.splitlines() if "To append to your config" not in line]
         raise UserError("; ".join(filter(None, lines))) from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -258,7 +259,8 @@ class RunConfig:
         for group, registry in REGISTRIES.items():
             spec = Spec.of(plain[group])
             entry = registry.get(spec.name)
-            plain[group] = {"name": entry.name, **entry.check_options(spec.options, group)}
+            options = entry.check_options(spec.options, group)
+            plain[group] = {"name": entry.name, **{name: _one_spelling(value) for name, value in options.items()}}
         trainer, data = TrainerConfig.parse(plain["trainer"]), DataConfig.parse(plain["data"])
         pattern = Pattern.parse(plain["pattern"])
         plain |= {"trainer": vars(trainer), "data": vars(data), "pattern": str(pattern)}
@@ -290,6 +292,16 @@ class RunConfig:
         for pattern, spec in self.other_attention.items():
             options[f"other_attention.{pattern}"] = ATTENTIONS.get(spec.name).options
         return flat({**run_defaults(), "trainer": trainer_defaults(), **options})
+
+
+def _one_spelling(value: Any) -> Any:
+    """Return the usual spelling of the path of a file or folder, since ``./texts/`` and ``texts`` are the same data.
+
+    Any other value is returned unchanged, such as a name on the Hugging Face Hub.
+    """
+    # os.path.exists is also False for a path that is too long or has a null character
+    is_path = isinstance(value, str) and "/" in value and os.path.exists(user_path(value))  # noqa: PTH110
+    return str(Path(value)) if is_path else value
 
 
 KEYS: Mapping[str, Any] = {

@@ -96,7 +96,7 @@ class _Outline(ModuleType):
         super().__init__(f"outline of {spec.name}")
         sys.modules[self.__name__] = self  # where dataclasses look for the names of annotations
         self._package, self._file = spec.parent, Path(spec.origin or "")
-        body = ast.parse(self._file.read_bytes()).body
+        body = _unquoted(ast.parse(self._file.read_bytes())).body
         bound = [(name, statement) for statement in body for name in _bound_names(statement)]
         self._statements = dict(bound)
         imported = {name for name, statement in bound if isinstance(statement, ast.Import)}  # torch, and torch.nn
@@ -149,6 +149,17 @@ def _outline(name: str) -> _Outline:
     if spec is None:
         raise ModuleNotFoundError(name)
     return _Outline(spec)
+
+
+def _unquoted(module: ast.Module) -> ast.Module:
+    """Remove the quotes of annotations, which all become text; with the future import, quotes are part of the text."""
+    futures = (each for each in module.body if isinstance(each, ast.ImportFrom) and each.module == "__future__")
+    if "annotations" in {alias.name for future in futures for alias in future.names}:
+        return module
+    for node in ast.walk(module):
+        if isinstance(node, (ast.arg, ast.AnnAssign)) and isinstance(node.annotation, ast.Constant):
+            node.annotation = ast.parse(str(node.annotation.value), mode="eval").body
+    return module
 
 
 def _bound_names(statement: ast.stmt) -> Iterator[str]:

@@ -33,8 +33,13 @@ SIDES = {"gpt2": ("decoder",), "roberta": ("encoder",), "transformer": ("encoder
 SLOTS = {Pattern.NS: "encoder", Pattern.CS: "decoder", Pattern.CC: "cross"}
 """Names of the attentions of ``cab_transformer``."""
 OUT_OF_REACH = {
+    "glue": "the engine does not write sentence pairs for fairseq's sentence_prediction",
+    "lm_recurrent": "fairseq's language models have no memory of earlier blocks",
+    "lra": "fairseq has no task for classifying long sequences",
     "lstf": "fairseq has no task for forecasts of numbers",
+    "needle": "fairseq's language models train on every token, not on the answers only",
     "pcc": "fairseq has no task for point clouds",
+    "probe": "fairseq has no task with answers at some positions of a sequence",
     "sr": "fairseq has no task for images",
     "tts": "fairseq's speech tasks only read features that its own programs compute",
 }
@@ -124,7 +129,7 @@ def check_task(cell: Cell) -> None:
     """Raise UnsupportedError for a task that fairseq cannot train."""
     if type(cell.task) not in (LM, MLM, Sum):
         name = cell.config.task.name
-        reason = f": {OUT_OF_REACH[name]}" if name in OUT_OF_REACH else ""
+        reason = f": {OUT_OF_REACH[name]}" if name in OUT_OF_REACH else ""  # a plug-in
         raise UnsupportedError(
             f"engine=fairseq does not support task '{name}'{reason} (supported: lm, mlm, sum); use engine=torch"
         )
@@ -224,8 +229,14 @@ def trainer_arguments(config: TrainerConfig, *, seed: int, num_processes: int = 
         "--log-format": "json",
         "--log-interval": math.gcd(config.log_every, history_interval(config)),
     }
+    if (
+        config.validate_every != "epoch"
+    ):  # fairseq would also validate and save after each epoch, perhaps of a few steps
+        options |= {"--validate-interval": length[1], "--save-interval": length[1]}
     if isinstance(config.validate_every, int):
         options["--validate-interval-updates"] = config.validate_every
+        if config.checkpoint_selection == "best":  # fairseq chooses it among its checkpoints
+            options["--save-interval-updates"] = min(config.checkpoint_every, config.validate_every)
     flags = ["--no-epoch-checkpoints", *(["--disable-validation"] if config.validate_every is None else [])]
     return [*(str(word) for option in options.items() for word in option), *flags]
 

@@ -67,18 +67,23 @@ HYDRA: list[tuple[list[str], int, str]] = [
     ([*CELL, "~trainer.betas", "+trainer.foo=3", "--cfg", "job", "--package", "trainer"], 0, "foo: 3"),
     ([*CELL, "attention=mine.py:Mine", "--cfg", "job"], 0, "name: mine.py:Mine"),
     ([*CELL, "attention='linear*3,mine.py:Mine'", "--cfg", "job"], 0, "name: linear*3,mine.py:Mine"),
-    ([*CELL, "attention=nowhere.py:Mine", "--cfg", "job"], 1, "file 'nowhere.py' does not exist"),
-    ([*CELL, "seed=1,2"], 1, "To sweep over it, add --multirun"),
-    ([*CELL, "attention=[linear,vanilla]"], 1, "write a stack in quotes"),
-    ([*CELL, "cluster=local"], 1, "cluster= is for `cab run`; here, hydra/launcher="),
+    ([*CELL, "attention=nowhere.py:Mine", "--cfg", "job"], 2, "file 'nowhere.py' does not exist"),
+    ([*CELL, "attention=abd"], 2, "unknown attention 'abd': did you mean 'abc'?"),
+    ([*CELL, "dataset=etth1"], 2, "dataset 'etth1' needs its files"),
+    ([*CELL, "pattern=CC"], 2, "backbone 'informer' has no attention layer with pattern CC"),
+    ([*CELL[:4], "preset=smoke"], 2, "Missing mandatory value: pattern"),
+    ([*CELL, "trainer.foo=3"], 2, "Could not override 'trainer.foo'"),
+    ([*CELL, "seed=1,2"], 2, "To sweep over it, add --multirun"),
+    ([*CELL, "attention=[linear,vanilla]"], 2, "write a stack in quotes"),
+    ([*CELL, "cluster=local"], 2, "cluster= is for `cab run`; here, hydra/launcher="),
 ]
-SWEEPS = {
-    "": [],
-    "hydra_joblib_launcher": ["hydra/launcher=joblib", "hydra.launcher.n_jobs=1"],
-    "hydra_submitit_launcher": ["hydra/launcher=submitit_local"],
-    "hydra_optuna_sweeper": ["hydra/sweeper=optuna", "hydra/sweeper/sampler=grid", "hydra.sweeper.n_jobs=1"],
-}
-"""Options of a sweep by the plugin that has them."""
+SWEEPS = [
+    [],
+    ["hydra/launcher=joblib", "hydra.launcher.n_jobs=1"],
+    ["hydra/launcher=submitit_local"],
+    ["hydra/sweeper=optuna", "hydra/sweeper/sampler=grid", "hydra.sweeper.n_jobs=1"],
+]
+"""Options of a sweep: of Hydra, and of the plugins that `make setup` installs."""
 
 
 @pytest.fixture(autouse=True)
@@ -106,14 +111,34 @@ def test_commands_of_hydra(arguments: list[str], status: int, part: str) -> None
     done = run_hydra(*arguments)
     assert done.returncode == status, done.stderr
     assert part in (done.stderr if status else done.stdout)
+    if status:
+        *of_job, line = done.stderr.splitlines()
+        assert line.startswith("cab: error: ")
+        assert len(of_job) <= 1
+
+
+@pytest.mark.parametrize("mistake", ["attention=abd", "pattern=CC"])
+def test_tracebacks_of_hydra(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    done = run_hydra(*CELL, mistake)
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plugin", SWEEPS)
-def test_sweeps_of_hydra(plugin: str) -> None:
-    if plugin:
-        pytest.importorskip(f"hydra_plugins.{plugin}")
-    done = run_hydra("-m", *MINE, "seed=1,2", "device=cpu", "hydra.sweep.dir=sweep", *SWEEPS[plugin])
+@pytest.mark.parametrize("options", [[], ["hydra/launcher=joblib"], ["hydra/launcher=submitit_local"]], ids=" ".join)
+def test_a_sweep_names_the_cell_that_fails(options: list[str]) -> None:
+    done = run_hydra("-m", *CELL, "pattern=NC,CC", "device=cpu", "hydra.sweep.dir=sweep", *options)
+    assert done.returncode == 2
+    of_job, line = done.stderr.splitlines()[-2:]
+    assert "'pattern=CC'" in of_job
+    assert line == "cab: error: backbone 'informer' has no attention layer with pattern CC (supported: NS CS NC)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", SWEEPS, ids=" ".join)
+def test_sweeps_of_hydra(options: list[str]) -> None:
+    done = run_hydra("-m", *MINE, "seed=1,2", "device=cpu", "hydra.sweep.dir=sweep", *options)
     assert done.returncode == 0, done.stderr
     found = records(Path("results/local"))
     assert sorted(record["cell"]["seed"] for record in found) == [1, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,6 +160,19 @@ def test_the_name_is_that_of_the_record(data: Path) -> None:
     assert list(cell.config.task.options["source_splits"]) == ["train[:90%]", "train[90%:95%]", "train[95%:]"]
 
 
+def test_a_path_has_one_spelling(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data)
+
+    def cell(source: str, *overrides: str) -> Cell:
+        return Cell.from_config(compose([*RUN, "dataset=mine", f"task.source={source}", *overrides]))
+
+    assert len({cell(source).hash for source in ("json", "./json", "json/", "././/json//")}) == 1
+    assert len({cell(source, "task.tokenizer=json").hash for source in ("two/en", "two//en/")}) == 1
+    assert cell("json", "task.tokenizer=./csv/").hash == cell("json", "task.tokenizer=csv").hash
+    for source in ("me/books", "./nothing", "nothing/", "hf://a//b"):  # not paths
+        assert cell(source).config.task.options["source"] == source
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -172,6 +186,26 @@ def test_the_name_is_that_of_the_record(data: Path) -> None:
 def test_a_name_of_your_own_needs_a_source(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Cell.from_config(compose([*RUN, *overrides]))
+
+
+def test_the_library_is_quiet_while_it_opens_a_source(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import datasets
+    from huggingface_hub.utils.logging import get_logger
+
+    def load(*_: Any, **__: Any) -> Any:
+        get_logger("huggingface_hub.utils._http").warning("Retrying in 8s")
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
+    opened(str(data / "flat"), splits=["train[:80%]", "train[80%:90%]", "train[90%:]"])
+    monkeypatch.setattr("datasets.load_dataset_builder", load)
+    with pytest.raises(UserError, match="no network"):
+        opened("me/books")
+    assert capfd.readouterr() == ("", "")
+    assert not datasets.are_progress_bars_disabled()
+    assert logging.getLogger("huggingface_hub").level == logging.WARNING
 
 
 # --- the hub ---

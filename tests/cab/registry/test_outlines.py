@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
 
 from cab.registry import outlines
+from cab.registry.options import annotations_of
 from cab.registry.outlines import outline_of
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
+
+
+@pytest.fixture
+def outlined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the module ``outlined`` of the folder be one of a plug-in."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(outlines, "packages", lambda: frozenset({"outlined", "cab"}))
+    outlines._outline.cache_clear()
+
 
 OF_SIZE = "class Mine:\n    def __init__(self, *, size: object = SIZE): pass"
 
@@ -52,11 +63,34 @@ def test_an_outline_has_the_options_of_its_class(registry: Registry[Any]) -> Non
         ),
     ],
 )
-def test_an_outline_never_guesses(
-    source: str, is_sufficient: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(outlines, "packages", lambda: frozenset({"outlined"}))
-    outlines._outline.cache_clear()
+@pytest.mark.usefixtures("outlined")
+def test_an_outline_never_guesses(source: str, is_sufficient: bool, tmp_path: Path) -> None:
     (tmp_path / "outlined.py").write_text(source)
     assert (outline_of("outlined", "Mine") is not None) == is_sufficient
+
+
+QUOTED = """
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+from cab.registry.options import Positive
+if TYPE_CHECKING:
+    from torch import Tensor
+@dataclass(kw_only=True)
+class Field:
+    kind: "Literal['a', 'b']" = "a"
+    number: "ClassVar[int]" = 1
+class Argument:
+    def __init__(self, *, size: "Positive" = 3, rate: float = 0.1, start: "Tensor | None" = None):
+        pass
+"""
+
+
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
+@pytest.mark.usefixtures("outlined")
+def test_annotations_in_quotes(future: str, tmp_path: Path) -> None:
+    (tmp_path / "outlined.py").write_text(future + QUOTED)
+    read = {name: outline_of("outlined", name) for name in ("Field", "Argument")}
+    module = run_path(str(tmp_path / "outlined.py"), run_name="cab")  # a module that exists: dataclasses look it up
+    for name, outline in read.items():
+        assert outline
+        assert annotations_of(outline) == annotations_of(module[name])

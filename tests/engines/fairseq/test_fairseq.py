@@ -17,10 +17,11 @@ import torch
 from cab import UserError
 from cab.cli.main import main
 from cab.config.compose import compose
+from cab.registry.registries import TASKS
 from cab.runner.cell import Cell
 from cab.runner.processes import Processes
 from engines.fairseq import check, environment, restore_last
-from engines.fairseq.command import precision_arguments, process_arguments, trainer_arguments
+from engines.fairseq.command import OUT_OF_REACH, precision_arguments, process_arguments, trainer_arguments
 from tests.helpers.runs.processes import records, run_cab
 
 LM = ["task=lm", "dataset=synthetic", "pattern=CS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=vanilla"]
@@ -146,6 +147,26 @@ def test_cells_of_preset_paper_pass_the_checks_on_eight_gpus(
 
 
 @pytest.mark.without_environment
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("trainer.validate_every=20 trainer.checkpoint_every=50", ["8", "8", "20", "20"]),
+        ("trainer.validate_every=20 trainer.checkpoint_every=10", ["8", "8", "20", "10"]),
+        (
+            "trainer.validate_every=20 trainer.checkpoint_every=50 trainer.checkpoint_selection=last",
+            ["8", "8", "20", "50"],
+        ),
+        ("trainer.validate_every=epoch", ["", "", "", "2"]),
+    ],
+)
+def test_fairseq_validates_when_the_run_does(options: str, expected: list[str]) -> None:
+    """Not after each epoch as well; and the best of all validations has a checkpoint."""
+    words = trainer_arguments(Cell.from_config(compose([*LM, *options.split()])).config.trainer, seed=1)
+    names = [f"--{kind}-interval{unit}" for unit in ("", "-updates") for kind in ("validate", "save")]
+    assert [words[words.index(name) + 1] if name in words else "" for name in names] == expected
+
+
+@pytest.mark.without_environment
 def test_sharded_weights_are_refused() -> None:
     cell = Cell.from_config(compose([*LM, "trainer.strategy=fsdp"]))
     with pytest.raises(UserError, match=r"does not support trainer\.strategy=fsdp with several processes"):
@@ -169,9 +190,7 @@ def test_sharded_weights_are_refused() -> None:
             "engine=fairseq does not support task 'lstf': fairseq has no task for forecasts of numbers "
             "(supported: lm, mlm, sum); use engine=torch",
         ),
-        ("task=tts backbone=fastspeech2 pattern=NS", "fairseq's speech tasks only read features that its own programs"),
-        ("task=sr backbone=sr3 pattern=NS", "fairseq has no task for images"),
-        ("task=pcc backbone=pointr pattern=NS", "fairseq has no task for point clouds"),
+        ("task=lm_recurrent", "fairseq's language models have no memory of earlier blocks"),
     ],
 )
 def test_unsupported_settings_are_refused(
@@ -183,6 +202,12 @@ def test_unsupported_settings_are_refused(
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line
     assert not records(tmp_path)
+
+
+@pytest.mark.without_environment
+def test_each_other_task_is_refused_for_a_reason() -> None:
+    ours = {task.name for task in TASKS if task.location.module.startswith("tasks.")}
+    assert ours - {"lm", "mlm", "sum"} == OUT_OF_REACH.keys()
 
 
 @pytest.mark.without_environment
