@@ -247,13 +247,19 @@ def random_direction(output: Tensor) -> Tensor:
     return torch.randn(output.shape, generator=torch.Generator().manual_seed(4)).to(output)
 
 
-def _decoding(call: Call, *, chunks: Callable[[int], Sequence[int]], training: bool = False) -> Values:
+def _decoding(call: Call, *, chunks: Callable[[int], Sequence[int]]) -> Values:
     inputs = call.view(call.inputs)
     seed_torch(call.seed, call.subject.device)
     with contextlib.nullcontext() if call.has_graph else torch.no_grad():
-        outputs = decode(call.in_mode(training=training), inputs, chunks(inputs.query.shape[1]), call.carry)
+        outputs = decode(call.in_mode(training=False), inputs, chunks(inputs.query.shape[1]), call.carry)
     auxiliary_loss(call.module)
     return {"outputs": call.masked(outputs)}
+
+
+def _one_source(call: Call) -> Values:
+    """Return outputs and, in a causal pattern, those of steps, with one tensor as key and value."""
+    call = call.but(inputs=replace(call.inputs, value=call.inputs.key))
+    return _forward(call) | ({"steps": STEPS.compute(call)["outputs"]} if call.subject.decodes else {})
 
 
 @torch.no_grad()
@@ -298,6 +304,10 @@ def _single(length: int) -> list[int]:
     return [1] * length
 
 
+def _read(inputs: Inputs, module: Module, *, chunks: Callable[[int], Sequence[int]]) -> Tensor:
+    return decode(module, inputs, chunks(inputs.query.shape[1]))
+
+
 def _prompt(length: int) -> list[int]:
     return [max(length - 2, 1), *[1] * min(2, length - 1)]
 
@@ -323,8 +333,13 @@ PROMPT = Entry("a prompt", partial(_decoding, chunks=_prompt), _prefills, longes
 ALL_PROMPT = replace(PROMPT, longest=sys.maxsize)
 PADDED_PROMPT = replace(ALL_STEPS, name="a padded prompt", pads_prompts=True)
 CHUNKS = Entry("prompts in chunks", partial(_decoding, chunks=chunked), _prefills)
-TRAINING_STEPS = Entry("steps in training mode", partial(_decoding, chunks=_single, training=True), _decodes)
-TRAINING_PROMPT = Entry("a prompt in training mode", partial(_decoding, chunks=chunked, training=True), _prefills)
+TRAINING_STEPS = Entry(
+    "steps in training mode", partial(_gradients, training=True, run=partial(_read, chunks=_single)), _decodes
+)
+TRAINING_PROMPT = Entry(
+    "a prompt in training mode", partial(_gradients, training=True, run=partial(_read, chunks=chunked)), _prefills
+)
+ONE_SOURCE = Entry("outputs for one source", _one_source, lambda subject: subject.pattern.is_cross, longest=7)
 MERGED = Entry("merged states", _merged, _decodes)
 PACKED = Entry("packed sequences", partial(_gradients, training=False, run=pack), _packs)
 TRAINING_PACKED = Entry("packed sequences in training mode", partial(_gradients, training=True, run=pack), _packs)

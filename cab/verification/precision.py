@@ -151,12 +151,12 @@ def module_in_bfloat16(subject: Subject) -> Measurements:
             yield distance(output[:, block], expected[:, block]), f"n={length}, tokens from {block.start}", limit
     if subject.keeps_whole_contract:
         module = subject.build(embed_dim=16, num_heads=2).bfloat16()
-        inputs = subject.draw(module, 33, batch=3, padding="right").map(Tensor.bfloat16)
+        inputs = subject.draw(module, 290, batch=3, padding="right").map(Tensor.bfloat16)
         with torch.no_grad():
             together = inputs.run(module)
             for row, alone in rows_alone(inputs):
                 apart = distance(together[row, inputs.real[row]], alone.run(module)[0])
-                yield apart, f"n=33, padding right, row {row}"
+                yield apart, f"n=290, padding right, row {row}"
 
 
 @precision_check(

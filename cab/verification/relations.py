@@ -19,7 +19,18 @@ from torch.overrides import TorchFunctionMode
 
 from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.compare import LEAK, ROUNDING, difference
-from cab.verification.entries import FORWARD, GRADIENT, LONGEST, METHODS, PROMPT, STEPS, TRAINING, Call, Setup
+from cab.verification.entries import (
+    FORWARD,
+    GRADIENT,
+    LONGEST,
+    METHODS,
+    ONE_SOURCE,
+    PROMPT,
+    STEPS,
+    TRAINING,
+    Call,
+    Setup,
+)
 from cab.verification.inputs import Inputs, copied, seed_torch
 from cab.verification.mistakes import places
 from cab.verification.relation import Variant, Variants, plain_values, relation
@@ -33,7 +44,6 @@ from cab.verification.side_effects import (
 )
 
 PADDED = Setup(13, batch=3, padding="left")
-BASIC = (FORWARD, TRAINING, STEPS)
 untouched = partial(relation, entries=METHODS, compares=False)
 
 # --- what a call leaves untouched ------------------------------------------------------------------------------------
@@ -68,9 +78,11 @@ def settings_untouched(call: Call) -> Variants:
         call.run()  # the first call may import modules of torch, which change settings once
     acts: dict[str, Callable[[], Any]] = {"a constructor": call.new_module, "a call": call.run}
     for what, act in acts.items():
-        before = read_settings()
-        act()
-        changed = changes_since(before)
+        with restored():
+            torch.set_num_threads(torch.get_num_threads() + 1)  # one thread is no change where one is usual
+            before = read_settings()
+            act()
+            changed = changes_since(before)
         yield len(changed), what, None, f"{call.entry.name}: {what} changes {' and '.join(changed)}"
 
 
@@ -163,15 +175,15 @@ def state_dict_complete(call: Call) -> Variants:
     yield Variant("after loading the state_dict into a new module", call.but(module=other), explain=lost)
 
 
-@relation("state", setups=(9,), entries=BASIC, says="use the old weights")
+@relation("state", setups=(9,), entries=(*METHODS, ONE_SOURCE), says="use the old weights")
 def new_weights(call: Call) -> Variants:
     """After the weights of a used module change, in whatever way, results are those of the new weights."""
     weights = call.module.state_dict(keep_vars=True)
-    for how in ("load_state_dict", "load_state_dict(assign=True)", "an assignment to .data", "functional_call"):
+    ways = ("load_state_dict", "load_state_dict(assign=True)", "an assignment to .data", "a copy into .data")
+    for how in (*ways, "functional_call"):
         used = call.but(module=call.new_module(100))
-        with torch.no_grad():
-            for parameter in used.module.parameters():
-                parameter.mul_(1.25)  # constants, too, are then other ones
+        for parameter in used.module.parameters():
+            parameter.data.mul_(1.25)  # constants, too, are then other ones; versions remain those of the new weights
         used.run()
         if how == "functional_call":
             swapped = {f"module.{name}": x for name, x in weights.items()}
@@ -181,7 +193,10 @@ def new_weights(call: Call) -> Variants:
             yield Variant(f"after {how}", used)
         else:
             for name, x in used.module.state_dict(keep_vars=True).items():
-                x.data = weights[name].data.clone()
+                if "copy" in how:
+                    x.data.copy_(weights[name])
+                else:
+                    x.data = weights[name].data.clone()
             yield Variant(f"after {how}", used)
 
 
@@ -196,13 +211,17 @@ class _Around(nn.Module):
         return function()
 
 
-@relation("state", entries=BASIC, setups=(9,), says="are not those of the copied module")
+@relation("state", entries=METHODS, setups=(Setup(9, has_dropout=True),), says="are not those of the copied module")
 def copied_module(call: Call) -> Variants:
-    """After copying or pickling a used module, both compute the same, and share no weights."""
+    """After copying or pickling a used module, both compute the same in the same mode, and share no weights."""
     call.run()
-    yield Variant("of a deep copy", call.but(module=copy.deepcopy(call.module)))
+    copies = {"a deep copy": copy.deepcopy(call.module)}
     with contextlib.suppress(pickle.PicklingError, AttributeError, TypeError):  # a class that pickle does not find
-        yield Variant("of a pickled module", call.but(module=pickle.loads(pickle.dumps(call.module))))
+        copies["a pickled module"] = pickle.loads(pickle.dumps(call.module))
+    for how, clone in copies.items():
+        modes = [[x.training for x in module.modules()] for module in (clone, call.module)]
+        yield float(modes[0] != modes[1]), how, None, f"{how} is in another mode: `training` is {clone.training}"
+        yield Variant(f"of {how}", call.but(module=clone))
     clone = copy.deepcopy(call.new_module(100))
     clone.load_state_dict(call.module.state_dict())
     yield Variant("of a deep copy with other weights", call.but(module=clone))
@@ -219,8 +238,7 @@ def hooks_act(call: Call) -> Variants:
     if call.is_random or difference(actual, expected) > ROUNDING:  # without a hook, too: other checks say so
         return
     for name, submodule in call.module.named_modules():
-        is_leaf = submodule is not call.module and not any(True for _ in submodule.children())
-        if is_leaf and name not in call.subject.claims.absorbed:
+        if submodule is not call.module and name not in call.subject.claims.absorbed:
             hook = submodule.register_forward_hook(lambda _module, _inputs, output: _scaled(output))
             yield Variant(f"with a hook on {name}", call, base=call.run(FORWARD))
             hook.remove()
@@ -233,7 +251,7 @@ def _scaled(output: Any) -> Any:
 # --- earlier calls ---------------------------------------------------------------------------------------------------
 
 
-@relation("state", entries=BASIC, setups=(Setup(batch=3, has_dropout=True), LONGEST))
+@relation("state", entries=METHODS, setups=(Setup(batch=3, has_dropout=True), LONGEST))
 def calls_leave_nothing(call: Call) -> Variants:
     """No output depends on earlier batches, in training (forward and backward), evaluation or decoding."""
     length, batch = call.inputs.query.shape[1], len(call.inputs.query)
@@ -245,7 +263,12 @@ def calls_leave_nothing(call: Call) -> Variants:
     yield Variant("after other batches", call)
 
 
-@relation("state", entries=(FORWARD, STEPS), setups=(9,), says="are those of what the memory contained before")
+@relation(
+    "state",
+    entries=(FORWARD, STEPS, ONE_SOURCE),
+    setups=(9, Setup(9, batch=3, padding="left")),
+    says="are those of what the memory contained before",
+)
 def contents_in_turn(call: Call) -> Variants:
     """No output depends on earlier contents of the same memory, or of a tensor that agrees in part or in its sum."""
     x = call.inputs
@@ -253,13 +276,13 @@ def contents_in_turn(call: Call) -> Variants:
         "other values": x.map(torch.neg),
         "another last token": x.map(lambda t: torch.cat([t[:, :-1], -t[:, -1:]], 1)),
         "the same tokens in another order": x.map(lambda t: t.flip(1)),
-        "the same rows in another order": x.map(lambda t: t.flip(0)),
+        "the same rows in another order": x.rows(range(len(x.query))[::-1]),
     }
     for how, other in others.items():
         memory, module = other.map(Tensor.clone), call.new_module()
         call.but(inputs=memory, module=module).run()
-        for name, t in memory.tensors().items():
-            t.copy_(x.tensors()[name])
+        for name, t in memory.arguments().items():
+            t.data.copy_(x.arguments()[name])  # which keeps the version of a tensor
         yield Variant(f"after {how}", call.but(inputs=memory, module=module))
 
 
@@ -320,7 +343,7 @@ def filled_memory() -> Iterator[None]:
             torch._C._set_deterministic_algorithms(False)
 
 
-@relation("calls", entries=BASIC, setups=(17, PADDED))
+@relation("calls", entries=METHODS, setups=(17, PADDED))
 def inference_mode(call: Call) -> Variants:
     """In ``torch.inference_mode``, outputs are those of ``torch.no_grad``; a training step afterwards is correct."""
     with torch.inference_mode():

@@ -132,7 +132,7 @@ def batch_size(call: Call) -> Variants:
 @relation(
     "batches",
     entries=(TRAINING, PACKED, *DECODING),
-    setups=(Setup(2, batch=520, embed_dim=16), Setup(3, batch=40, embed_dim=16)),
+    setups=[Setup(n, rows, padding=x, embed_dim=16) for n, rows, x in ((2, 520, ""), (3, 520, "right"), (3, 40, ""))],
     limit=lambda s: s.decode_tolerance,
     says="are not those of its parts",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import random
@@ -71,6 +72,10 @@ PROCESS = SETTINGS | {
         partial(torch.is_autocast_enabled, "cpu"),
         partial(torch.set_autocast_enabled, "cpu"),
     ),
+    "torch.is_autocast_cache_enabled()": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    "flushing of denormal numbers": (lambda: not (torch.full((1,), 1e-40) * 1.0).any(), torch.set_flush_denormal),
+    "gc.isenabled()": (gc.isenabled, lambda value: gc.enable() if value else gc.disable()),
+    "sys.getrecursionlimit()": (sys.getrecursionlimit, sys.setrecursionlimit),
     "torch.is_anomaly_enabled()": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     "numpy.geterr()": (lambda: tuple(np.geterr().items()), lambda value: np.seterr(**dict(value))),
     "os.getcwd()": (os.getcwd, os.chdir),
