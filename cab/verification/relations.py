@@ -19,18 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.compare import LEAK, ROUNDING, difference
-from cab.verification.entries import (
-    FORWARD,
-    GRADIENT,
-    LONGEST,
-    METHODS,
-    ONE_SOURCE,
-    PROMPT,
-    STEPS,
-    TRAINING,
-    Call,
-    Setup,
-)
+from cab.verification.entries import FORWARD, GRADIENT, LONGEST, METHODS, ONE_SOURCE, STEPS, TRAINING, Call, Setup
 from cab.verification.inputs import Inputs, copied, seed_torch
 from cab.verification.mistakes import places
 from cab.verification.relation import Variant, Variants, plain_values, relation
@@ -44,6 +33,8 @@ from cab.verification.side_effects import (
 )
 
 PADDED = Setup(13, batch=3, padding="left")
+FULL_PADDED = PADDED._replace(is_full=True)
+BASIC = METHODS[:3]
 untouched = partial(relation, entries=METHODS, compares=False)
 
 # --- what a call leaves untouched ------------------------------------------------------------------------------------
@@ -78,11 +69,9 @@ def settings_untouched(call: Call) -> Variants:
         call.run()  # the first call may import modules of torch, which change settings once
     acts: dict[str, Callable[[], Any]] = {"a constructor": call.new_module, "a call": call.run}
     for what, act in acts.items():
-        with restored():
-            torch.set_num_threads(torch.get_num_threads() + 1)  # one thread is no change where one is usual
-            before = read_settings()
-            act()
-            changed = changes_since(before)
+        before = read_settings()
+        act()
+        changed = changes_since(before)
         yield len(changed), what, None, f"{call.entry.name}: {what} changes {' and '.join(changed)}"
 
 
@@ -193,10 +182,7 @@ def new_weights(call: Call) -> Variants:
             yield Variant(f"after {how}", used)
         else:
             for name, x in used.module.state_dict(keep_vars=True).items():
-                if "copy" in how:
-                    x.data.copy_(weights[name])
-                else:
-                    x.data = weights[name].data.clone()
+                x.data = x.data.copy_(weights[name]) if "copy" in how else weights[name].data.clone()
             yield Variant(f"after {how}", used)
 
 
@@ -211,7 +197,7 @@ class _Around(nn.Module):
         return function()
 
 
-@relation("state", entries=METHODS, setups=(Setup(9, has_dropout=True),), says="are not those of the copied module")
+@relation("state", entries=BASIC, setups=(Setup(9, has_dropout=True),), says="are not those of the copied module")
 def copied_module(call: Call) -> Variants:
     """After copying or pickling a used module, both compute the same in the same mode, and share no weights."""
     call.run()
@@ -231,7 +217,7 @@ def copied_module(call: Call) -> Variants:
     yield Variant("after the weights of a deep copy changed", call)
 
 
-@relation("state", entries=(GRADIENT, TRAINING, STEPS, PROMPT), setups=(9,), limit=ROUNDING, says="ignore what it does")
+@relation("state", entries=(GRADIENT, *METHODS[1:]), setups=(9,), limit=ROUNDING, says="ignore what it does")
 def hooks_act(call: Call) -> Variants:
     """With a hook that scales the output of a submodule, training and decoding agree with the forward pass."""
     actual, expected = (plain_values(call, entry)["outputs"] for entry in (call.entry, FORWARD))
@@ -251,7 +237,7 @@ def _scaled(output: Any) -> Any:
 # --- earlier calls ---------------------------------------------------------------------------------------------------
 
 
-@relation("state", entries=METHODS, setups=(Setup(batch=3, has_dropout=True), LONGEST))
+@relation("state", entries=BASIC, setups=(Setup(batch=3, has_dropout=True), LONGEST))
 def calls_leave_nothing(call: Call) -> Variants:
     """No output depends on earlier batches, in training (forward and backward), evaluation or decoding."""
     length, batch = call.inputs.query.shape[1], len(call.inputs.query)
@@ -263,12 +249,7 @@ def calls_leave_nothing(call: Call) -> Variants:
     yield Variant("after other batches", call)
 
 
-@relation(
-    "state",
-    entries=(FORWARD, STEPS, ONE_SOURCE),
-    setups=(9, Setup(9, batch=3, padding="left")),
-    says="are those of what the memory contained before",
-)
+@relation("state", entries=(FORWARD, STEPS, ONE_SOURCE), setups=(9, FULL_PADDED), says="are those of earlier contents")
 def contents_in_turn(call: Call) -> Variants:
     """No output depends on earlier contents of the same memory, or of a tensor that agrees in part or in its sum."""
     x = call.inputs
@@ -319,7 +300,7 @@ def many_calls(call: Call) -> Variants:
 @relation(
     "determinism",
     entries=METHODS,
-    setups=(9, PADDED._replace(is_full=True)),
+    setups=(9, FULL_PADDED),
     limit=LEAK,
     says="depend on uninitialized memory",
 )
@@ -343,7 +324,7 @@ def filled_memory() -> Iterator[None]:
             torch._C._set_deterministic_algorithms(False)
 
 
-@relation("calls", entries=METHODS, setups=(17, PADDED))
+@relation("calls", entries=BASIC, setups=(17, PADDED))
 def inference_mode(call: Call) -> Variants:
     """In ``torch.inference_mode``, outputs are those of ``torch.no_grad``; a training step afterwards is correct."""
     with torch.inference_mode():

@@ -132,7 +132,10 @@ def batch_size(call: Call) -> Variants:
 @relation(
     "batches",
     entries=(TRAINING, PACKED, *DECODING),
-    setups=[Setup(n, rows, padding=x, embed_dim=16) for n, rows, x in ((2, 520, ""), (3, 520, "right"), (3, 40, ""))],
+    setups=[
+        Setup(n, rows, padding=layout, embed_dim=16, is_full=bool(layout))
+        for n, rows, layout in ((2, 520, ""), (3, 520, "right"), (3, 40, ""))
+    ],
     limit=lambda s: s.decode_tolerance,
     says="are not those of its parts",
 )

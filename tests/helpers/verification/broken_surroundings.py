@@ -6,19 +6,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.helpers.verification.mutations import Method, Weighted, caught, defect
+from tests.helpers.verification.mutations import MEDIUM, Method, Weighted, caught, defect
 from tests.helpers.verification.sound_learning import Gated
 
 # --- settings of the process ---------------------------------------------------------------------------------
-
-
-@caught("CS", "settings_untouched")
-class StepInOneThread(Weighted):
-    """Where one thread is usual, too."""
-
-    def step(self, query_t, state, *, query_padding_mask=None):
-        torch.set_num_threads(1)
-        return super().step(query_t, state, query_padding_mask=query_padding_mask)
 
 
 @defect("output", "NS", "settings_untouched")
@@ -145,7 +136,7 @@ class StepCallsPartsOfContainer(Gated):
 # --- rows, masks and head widths -----------------------------------------------------------------------------
 
 
-@defect("output", "NS", "many_rows")
+@defect("output", "NS", "many_rows", long=MEDIUM)
 def mask_of_first_rows(call):
     """Rows beyond 512 are computed in a second chunk, with the mask of the first."""
     if call.padding.key is None or len(call.query) <= 512:
@@ -176,7 +167,7 @@ def positions_counted_in_bfloat16(call):
     return call.result + error[:, None, :, None].to(call.result.dtype)
 
 
-@caught("NS", "contents_in_turn")
+@caught("NS", "contents_in_turn", long=MEDIUM)
 class MaskByCount(Weighted):
     """In evaluation a mask is kept by its shape and number of padded tokens."""
 
