@@ -171,7 +171,9 @@ def _rows(module: Module, inputs: Inputs, where: str, limit: float | None = None
     """Compare each row of a padded batch with the row alone."""
     together = inputs.run(module)
     for row, alone in rows_alone(inputs):
-        yield distance(together[row, inputs.real[row]], alone.run(module)[0]), f"{where}, row {row}", limit
+        actual, expected = together[row, inputs.real[row]], alone.run(module)[0]
+        for block in _blocks(len(actual)):
+            yield distance(actual[block], expected[block]), f"{where}, row {row}, tokens from {block.start}", limit
 
 
 def perturbed(inputs: Inputs, dtype: torch.dtype) -> Iterator[Inputs]:

@@ -175,8 +175,9 @@ def new_weights(call: Call) -> Variants:
             parameter.data.mul_(1.25)  # constants, too, are then other ones; versions remain those of the new weights
         used.run()
         if how == "functional_call":
-            swapped = {f"module.{name}": x for name, x in weights.items()}
-            yield Variant(f"in {how}", used, values=functional_call(_Around(used.module), swapped, (used.run,)))
+            around, swapped = nn.Module(), {f"module.{name}": x for name, x in weights.items()}
+            around.module, around.forward = used.module, lambda function: function()
+            yield Variant(f"in {how}", used, values=functional_call(around, swapped, (used.run,)))
         elif how.startswith("load"):
             used.module.load_state_dict(weights, assign="assign" in how)
             yield Variant(f"after {how}", used)
@@ -184,17 +185,6 @@ def new_weights(call: Call) -> Variants:
             for name, x in used.module.state_dict(keep_vars=True).items():
                 x.data = x.data.copy_(weights[name]) if "copy" in how else weights[name].data.clone()
             yield Variant(f"after {how}", used)
-
-
-class _Around(nn.Module):
-    """Calls a function while ``functional_call`` replaces the parameters of ``module``."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, function: Callable[[], Any]) -> Any:
-        return function()
 
 
 @relation("state", entries=BASIC, setups=(Setup(9, has_dropout=True),), says="are not those of the copied module")
@@ -225,13 +215,11 @@ def hooks_act(call: Call) -> Variants:
         return
     for name, submodule in call.module.named_modules():
         if submodule is not call.module and name not in call.subject.claims.absorbed:
-            hook = submodule.register_forward_hook(lambda _module, _inputs, output: _scaled(output))
+            hook = submodule.register_forward_hook(
+                lambda _module, _inputs, y: 1.1 * y if isinstance(y, Tensor) and y.is_floating_point() else y
+            )
             yield Variant(f"with a hook on {name}", call, base=call.run(FORWARD))
             hook.remove()
-
-
-def _scaled(output: Any) -> Any:
-    return 1.1 * output if isinstance(output, Tensor) and output.is_floating_point() else output
 
 
 # --- earlier calls ---------------------------------------------------------------------------------------------------
