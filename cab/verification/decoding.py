@@ -141,9 +141,9 @@ def _padded_prompt(call: Call) -> Measurements:
     setups=(Setup(9),),
 )
 def decode_in_training(call: Call) -> Variants:
-    """In training mode without dropout, decoding reproduces outputs and gradients of the parallel forward pass."""
+    """In training mode without dropout, decoding reproduces the parallel forward pass (attentions: also gradients)."""
     if not call.subject.is_random_in_training:
-        yield Variant("", call)
+        yield Variant("", call, names=lambda name: name == "outputs" or call.subject.keeps_whole_contract)
 
 
 kept = partial(relation, compares=False)

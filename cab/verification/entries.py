@@ -247,11 +247,11 @@ def random_direction(output: Tensor) -> Tensor:
     return torch.randn(output.shape, generator=torch.Generator().manual_seed(4)).to(output)
 
 
-def _decoding(call: Call, *, chunks: Callable[[int], Sequence[int]]) -> Values:
+def _decoding(call: Call, *, chunks: Callable[[int], Sequence[int]], training: bool = False) -> Values:
     inputs = call.view(call.inputs)
     seed_torch(call.seed, call.subject.device)
     with contextlib.nullcontext() if call.has_graph else torch.no_grad():
-        outputs = decode(call.in_mode(training=False), inputs, chunks(inputs.query.shape[1]), call.carry)
+        outputs = decode(call.in_mode(training=training), inputs, chunks(inputs.query.shape[1]), call.carry)
     auxiliary_loss(call.module)
     return {"outputs": call.masked(outputs)}
 
@@ -304,8 +304,11 @@ def _single(length: int) -> list[int]:
     return [1] * length
 
 
-def _read(inputs: Inputs, module: Module, *, chunks: Callable[[int], Sequence[int]]) -> Tensor:
-    return decode(module, inputs, chunks(inputs.query.shape[1]))
+def _trained(call: Call, *, chunks: Callable[[int], Sequence[int]]) -> Values:
+    """Return outputs and gradients of decoding in training mode; caches of other packages have no gradients."""
+    if not call.subject.keeps_whole_contract:
+        return _decoding(call, chunks=chunks, training=True)
+    return _gradients(call, training=True, run=lambda x, module: decode(module, x, chunks(x.query.shape[1])))
 
 
 def _prompt(length: int) -> list[int]:
@@ -333,12 +336,8 @@ PROMPT = Entry("a prompt", partial(_decoding, chunks=_prompt), _prefills, longes
 ALL_PROMPT = replace(PROMPT, longest=sys.maxsize)
 PADDED_PROMPT = replace(ALL_STEPS, name="a padded prompt", pads_prompts=True)
 CHUNKS = Entry("prompts in chunks", partial(_decoding, chunks=chunked), _prefills)
-TRAINING_STEPS = Entry(
-    "steps in training mode", partial(_gradients, training=True, run=partial(_read, chunks=_single)), _decodes
-)
-TRAINING_PROMPT = Entry(
-    "a prompt in training mode", partial(_gradients, training=True, run=partial(_read, chunks=chunked)), _prefills
-)
+TRAINING_STEPS = Entry("steps in training mode", partial(_trained, chunks=_single), _decodes)
+TRAINING_PROMPT = Entry("a prompt in training mode", partial(_trained, chunks=chunked), _prefills)
 ONE_SOURCE = Entry("outputs for one source", _one_source, lambda subject: subject.pattern.is_cross, longest=7)
 MERGED = Entry("merged states", _merged, _decodes)
 PACKED = Entry("packed sequences", partial(_gradients, training=False, run=pack), _packs)
