@@ -24,6 +24,7 @@ from cab.verification.entries import (
     PADDED_PROMPT,
     PROMPT,
     STEPS,
+    TRAINING,
     TRAINING_PROMPT,
     TRAINING_STEPS,
     Call,
@@ -136,12 +137,13 @@ def _padded_prompt(call: Call) -> Measurements:
     "decoding",
     "relative error of decoding in training mode",
     entries=(TRAINING_STEPS, TRAINING_PROMPT),
+    against=TRAINING,
     setups=(Setup(9),),
 )
 def decode_in_training(call: Call) -> Variants:
-    """In training mode without dropout, decoding reproduces the parallel forward pass."""
+    """In training mode without dropout, decoding reproduces the parallel forward pass (attentions: also gradients)."""
     if not call.subject.is_random_in_training:
-        yield Variant("", call)
+        yield Variant("", call, names=lambda name: name == "outputs" or call.subject.keeps_whole_contract)
 
 
 kept = partial(relation, compares=False)

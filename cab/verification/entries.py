@@ -256,6 +256,12 @@ def _decoding(call: Call, *, chunks: Callable[[int], Sequence[int]], training: b
     return {"outputs": call.masked(outputs)}
 
 
+def _one_source(call: Call) -> Values:
+    """Return outputs and, in a causal pattern, those of steps, with one tensor as key and value."""
+    call = call.but(inputs=replace(call.inputs, value=call.inputs.key))
+    return _forward(call) | ({"steps": STEPS.compute(call)["outputs"]} if call.subject.decodes else {})
+
+
 @torch.no_grad()
 def _merged(call: Call) -> Values:
     """Read half of the tokens of each row alone, and the others after merging the states."""
@@ -298,6 +304,13 @@ def _single(length: int) -> list[int]:
     return [1] * length
 
 
+def _trained(call: Call, *, chunks: Callable[[int], Sequence[int]]) -> Values:
+    """Return outputs and gradients of decoding in training mode; caches of other packages have no gradients."""
+    if not call.subject.keeps_whole_contract:
+        return _decoding(call, chunks=chunks, training=True)
+    return _gradients(call, training=True, run=lambda x, module: decode(module, x, chunks(x.query.shape[1])))
+
+
 def _prompt(length: int) -> list[int]:
     return [max(length - 2, 1), *[1] * min(2, length - 1)]
 
@@ -323,8 +336,9 @@ PROMPT = Entry("a prompt", partial(_decoding, chunks=_prompt), _prefills, longes
 ALL_PROMPT = replace(PROMPT, longest=sys.maxsize)
 PADDED_PROMPT = replace(ALL_STEPS, name="a padded prompt", pads_prompts=True)
 CHUNKS = Entry("prompts in chunks", partial(_decoding, chunks=chunked), _prefills)
-TRAINING_STEPS = Entry("steps in training mode", partial(_decoding, chunks=_single, training=True), _decodes)
-TRAINING_PROMPT = Entry("a prompt in training mode", partial(_decoding, chunks=chunked, training=True), _prefills)
+TRAINING_STEPS = Entry("steps in training mode", partial(_trained, chunks=_single), _decodes)
+TRAINING_PROMPT = Entry("a prompt in training mode", partial(_trained, chunks=chunked), _prefills)
+ONE_SOURCE = Entry("outputs for one source", _one_source, lambda subject: subject.pattern.is_cross, longest=7)
 MERGED = Entry("merged states", _merged, _decodes)
 PACKED = Entry("packed sequences", partial(_gradients, training=False, run=pack), _packs)
 TRAINING_PACKED = Entry("packed sequences in training mode", partial(_gradients, training=True, run=pack), _packs)

@@ -100,7 +100,8 @@ def every_length(call: Call) -> Variants:
         cut = {name: x[:, : counts[name][number - 1]] for name, x in call.inputs.tensors().items()}
         alone = call.but(inputs=Inputs(**cut)).run()
         one = {"outputs": output[number - 1 : number, :number]}
-        yield Variant(f"of length {number} padded {side}", call, values=one, base=alone)
+        source = f" and source length {counts['key'][number - 1]}" if "key" in counts else ""
+        yield Variant(f"of length {number}{source} padded {side}", call, values=one, base=alone)
 
 
 def _padding(counts: Tensor, length: int, side: str) -> Tensor:

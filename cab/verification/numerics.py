@@ -92,7 +92,7 @@ CASES = (
     (1, 32, 4, "", 1.0, False),
     (17, 24, 3, "", 4.0, True),
     (33, 32, 4, "inside", 1.0, False),
-    (21, 12, 1, "left", 4.0, True),
+    (21, 50, 1, "left", 4.0, True),
     (40, 32, 4, "right", 1.0, True),
     (67, 16, 2, "", 1.0, False),
     (150, 32, 2, "inside", 1.0, False),  # for kernels that need head dimension 16 and length 128

@@ -13,7 +13,7 @@ from cab.verification.check import Measurements, check
 from cab.verification.compare import LEAK, distance, gradient_floor, rms
 from cab.verification.decoding import LONGEST_STEPS
 from cab.verification.entries import decode
-from cab.verification.inputs import Inputs, outputs_and_gradients, rows_alone
+from cab.verification.inputs import Inputs, Module, outputs_and_gradients, rows_alone
 from cab.verification.subject import LONG, Subject
 
 precision_check = partial(check, "precision", applies=lambda s: bool(s.autocast_dtypes))
@@ -151,12 +151,8 @@ def module_in_bfloat16(subject: Subject) -> Measurements:
             yield distance(output[:, block], expected[:, block]), f"n={length}, tokens from {block.start}", limit
     if subject.keeps_whole_contract:
         module = subject.build(embed_dim=16, num_heads=2).bfloat16()
-        inputs = subject.draw(module, 33, batch=3, padding="right").map(Tensor.bfloat16)
-        with torch.no_grad():
-            together = inputs.run(module)
-            for row, alone in rows_alone(inputs):
-                apart = distance(together[row, inputs.real[row]], alone.run(module)[0])
-                yield apart, f"n=33, padding right, row {row}"
+        inputs = subject.draw(module, 290, batch=3, padding="right").map(Tensor.bfloat16)
+        yield from _rows(module, inputs, "n=290, padding right")
 
 
 @precision_check(
@@ -166,11 +162,18 @@ def autocast_padding(subject: Subject) -> Measurements:
     """Under autocast, a padded row gives the same output as without padding."""
     for dtype in subject.autocast_dtypes:
         module, inputs = subject.case(17, batch=5, padding="left")
-        with torch.no_grad(), autocast(subject, dtype):
-            together = inputs.run(module)
-            for row, alone in rows_alone(inputs):
-                error = distance(together[row, inputs.real[row]], alone.run(module)[0])
-                yield error, f"{_name(dtype)}, n=17, row {row}", near(dtype)
+        with autocast(subject, dtype):
+            yield from _rows(module, inputs, f"{_name(dtype)}, n=17", near(dtype))
+
+
+@torch.no_grad()
+def _rows(module: Module, inputs: Inputs, where: str, limit: float | None = None) -> Measurements:
+    """Compare each row of a padded batch with the row alone."""
+    together = inputs.run(module)
+    for row, alone in rows_alone(inputs):
+        actual, expected = together[row, inputs.real[row]], alone.run(module)[0]
+        for block in _blocks(len(actual)):
+            yield distance(actual[block], expected[block]), f"{where}, row {row}, tokens from {block.start}", limit
 
 
 def perturbed(inputs: Inputs, dtype: torch.dtype) -> Iterator[Inputs]:

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from cab.training import TrainableModule, auxiliary_loss
 from cab.verification.compare import LEAK, ROUNDING, difference
-from cab.verification.entries import FORWARD, GRADIENT, LONGEST, METHODS, PROMPT, STEPS, TRAINING, Call, Setup
+from cab.verification.entries import FORWARD, GRADIENT, LONGEST, METHODS, ONE_SOURCE, STEPS, TRAINING, Call, Setup
 from cab.verification.inputs import Inputs, copied, seed_torch
 from cab.verification.mistakes import places
 from cab.verification.relation import Variant, Variants, plain_values, relation
@@ -33,7 +33,8 @@ from cab.verification.side_effects import (
 )
 
 PADDED = Setup(13, batch=3, padding="left")
-BASIC = (FORWARD, TRAINING, STEPS)
+FULL_PADDED = PADDED._replace(is_full=True)
+BASIC = METHODS[:3]
 untouched = partial(relation, entries=METHODS, compares=False)
 
 # --- what a call leaves untouched ------------------------------------------------------------------------------------
@@ -163,46 +164,40 @@ def state_dict_complete(call: Call) -> Variants:
     yield Variant("after loading the state_dict into a new module", call.but(module=other), explain=lost)
 
 
-@relation("state", setups=(9,), entries=BASIC, says="use the old weights")
+@relation("state", setups=(9,), entries=(*METHODS, ONE_SOURCE), says="use the old weights")
 def new_weights(call: Call) -> Variants:
     """After the weights of a used module change, in whatever way, results are those of the new weights."""
     weights = call.module.state_dict(keep_vars=True)
-    for how in ("load_state_dict", "load_state_dict(assign=True)", "an assignment to .data", "functional_call"):
+    ways = ("load_state_dict", "load_state_dict(assign=True)", "an assignment to .data", "a copy into .data")
+    for how in (*ways, "functional_call"):
         used = call.but(module=call.new_module(100))
-        with torch.no_grad():
-            for parameter in used.module.parameters():
-                parameter.mul_(1.25)  # constants, too, are then other ones
+        for parameter in used.module.parameters():
+            parameter.data.mul_(1.25)  # constants, too, are then other ones; versions remain those of the new weights
         used.run()
         if how == "functional_call":
-            swapped = {f"module.{name}": x for name, x in weights.items()}
-            yield Variant(f"in {how}", used, values=functional_call(_Around(used.module), swapped, (used.run,)))
+            around, swapped = nn.Module(), {f"module.{name}": x for name, x in weights.items()}
+            around.module, around.forward = used.module, lambda function: function()
+            yield Variant(f"in {how}", used, values=functional_call(around, swapped, (used.run,)))
         elif how.startswith("load"):
             used.module.load_state_dict(weights, assign="assign" in how)
             yield Variant(f"after {how}", used)
         else:
             for name, x in used.module.state_dict(keep_vars=True).items():
-                x.data = weights[name].data.clone()
+                x.data = x.data.copy_(weights[name]) if "copy" in how else weights[name].data.clone()
             yield Variant(f"after {how}", used)
 
 
-class _Around(nn.Module):
-    """Calls a function while ``functional_call`` replaces the parameters of ``module``."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, function: Callable[[], Any]) -> Any:
-        return function()
-
-
-@relation("state", entries=BASIC, setups=(9,), says="are not those of the copied module")
+@relation("state", entries=BASIC, setups=(Setup(9, has_dropout=True),), says="are not those of the copied module")
 def copied_module(call: Call) -> Variants:
-    """After copying or pickling a used module, both compute the same, and share no weights."""
+    """After copying or pickling a used module, both compute the same in the same mode, and share no weights."""
     call.run()
-    yield Variant("of a deep copy", call.but(module=copy.deepcopy(call.module)))
+    copies = {"a deep copy": copy.deepcopy(call.module)}
     with contextlib.suppress(pickle.PicklingError, AttributeError, TypeError):  # a class that pickle does not find
-        yield Variant("of a pickled module", call.but(module=pickle.loads(pickle.dumps(call.module))))
+        copies["a pickled module"] = pickle.loads(pickle.dumps(call.module))
+    for how, clone in copies.items():
+        modes = [[x.training for x in module.modules()] for module in (clone, call.module)]
+        yield float(modes[0] != modes[1]), how, None, f"{how} is in another mode: `training` is {clone.training}"
+        yield Variant(f"of {how}", call.but(module=clone))
     clone = copy.deepcopy(call.new_module(100))
     clone.load_state_dict(call.module.state_dict())
     yield Variant("of a deep copy with other weights", call.but(module=clone))
@@ -212,22 +207,19 @@ def copied_module(call: Call) -> Variants:
     yield Variant("after the weights of a deep copy changed", call)
 
 
-@relation("state", entries=(GRADIENT, TRAINING, STEPS, PROMPT), setups=(9,), limit=ROUNDING, says="ignore what it does")
+@relation("state", entries=(GRADIENT, *METHODS[1:]), setups=(9,), limit=ROUNDING, says="ignore what it does")
 def hooks_act(call: Call) -> Variants:
     """With a hook that scales the output of a submodule, training and decoding agree with the forward pass."""
     actual, expected = (plain_values(call, entry)["outputs"] for entry in (call.entry, FORWARD))
     if call.is_random or difference(actual, expected) > ROUNDING:  # without a hook, too: other checks say so
         return
     for name, submodule in call.module.named_modules():
-        is_leaf = submodule is not call.module and not any(True for _ in submodule.children())
-        if is_leaf and name not in call.subject.claims.absorbed:
-            hook = submodule.register_forward_hook(lambda _module, _inputs, output: _scaled(output))
+        if submodule is not call.module and name not in call.subject.claims.absorbed:
+            hook = submodule.register_forward_hook(
+                lambda _module, _inputs, y: 1.1 * y if isinstance(y, Tensor) and y.is_floating_point() else y
+            )
             yield Variant(f"with a hook on {name}", call, base=call.run(FORWARD))
             hook.remove()
-
-
-def _scaled(output: Any) -> Any:
-    return 1.1 * output if isinstance(output, Tensor) and output.is_floating_point() else output
 
 
 # --- earlier calls ---------------------------------------------------------------------------------------------------
@@ -245,7 +237,7 @@ def calls_leave_nothing(call: Call) -> Variants:
     yield Variant("after other batches", call)
 
 
-@relation("state", entries=(FORWARD, STEPS), setups=(9,), says="are those of what the memory contained before")
+@relation("state", entries=(FORWARD, STEPS, ONE_SOURCE), setups=(9, FULL_PADDED), says="are those of earlier contents")
 def contents_in_turn(call: Call) -> Variants:
     """No output depends on earlier contents of the same memory, or of a tensor that agrees in part or in its sum."""
     x = call.inputs
@@ -253,13 +245,13 @@ def contents_in_turn(call: Call) -> Variants:
         "other values": x.map(torch.neg),
         "another last token": x.map(lambda t: torch.cat([t[:, :-1], -t[:, -1:]], 1)),
         "the same tokens in another order": x.map(lambda t: t.flip(1)),
-        "the same rows in another order": x.map(lambda t: t.flip(0)),
+        "the same rows in another order": x.rows(range(len(x.query))[::-1]),
     }
     for how, other in others.items():
         memory, module = other.map(Tensor.clone), call.new_module()
         call.but(inputs=memory, module=module).run()
-        for name, t in memory.tensors().items():
-            t.copy_(x.tensors()[name])
+        for name, t in memory.arguments().items():
+            t.data.copy_(x.arguments()[name])  # which keeps the version of a tensor
         yield Variant(f"after {how}", call.but(inputs=memory, module=module))
 
 
@@ -296,7 +288,7 @@ def many_calls(call: Call) -> Variants:
 @relation(
     "determinism",
     entries=METHODS,
-    setups=(9, PADDED._replace(is_full=True)),
+    setups=(9, FULL_PADDED),
     limit=LEAK,
     says="depend on uninitialized memory",
 )

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cab.verification.compare import LEAK, ROUNDING
+from cab.verification.check import Measurements, check
+from cab.verification.compare import LEAK, ROUNDING, difference
 from cab.verification.entries import (
     DECODING,
     FORWARD,
@@ -27,6 +28,7 @@ from cab.verification.entries import (
 )
 from cab.verification.inputs import LAYOUTS, Inputs, masked_inputs, rows_alone
 from cab.verification.relation import Variant, Variants, plain_values, relation, rows_of, transposed
+from cab.verification.subject import Subject
 
 # --- layouts ---------------------------------------------------------------------------------------------------------
 
@@ -132,7 +134,10 @@ def batch_size(call: Call) -> Variants:
 @relation(
     "batches",
     entries=(TRAINING, PACKED, *DECODING),
-    setups=(Setup(2, batch=520, embed_dim=16), Setup(3, batch=40, embed_dim=16)),
+    setups=[
+        Setup(n, rows, padding=layout, embed_dim=16, is_full=bool(layout))
+        for n, rows, layout in ((2, 520, ""), (3, 520, "right"), (3, 40, ""))
+    ],
     limit=lambda s: s.decode_tolerance,
     says="are not those of its parts",
 )
@@ -143,15 +148,11 @@ def many_rows(call: Call) -> Variants:
         whole, apart = plain_values(call, call.entry), []
         for part in torch.arange(len(query)).split([7, len(query) - 7]):
             direction = random_direction(query)[part]
-            rows = call.but(inputs=call.inputs.rows(part), cotangent=partial(_constant, direction))
+            rows = call.but(inputs=call.inputs.rows(part), cotangent=lambda _output, x=direction: x)
             apart.append(rows.run())
         parts = {name: [values[name] for values in apart] for name in whole}
         base = {n: torch.cat(x) if len(whole[n]) == len(query) else torch.stack(x).sum(0) for n, x in parts.items()}
         yield Variant("of a batch", call, values=whole, base=base)
-
-
-def _constant(direction: Tensor, _output: Tensor) -> Tensor:
-    return direction
 
 
 def zero_gradients(call: Call, chosen: Callable[[Tensor], Tensor], forbidden: Callable[[str], Any]) -> Variants:
@@ -270,3 +271,28 @@ def padding_of_nothing(call: Call) -> Variants:
     if call.entry.supports(call.subject, "right"):
         masks = {f"{name}_padding": mask for name, _, mask in masked_inputs(call.inputs) if name != "value"}
         yield Variant("with masks of nothing", call.but(inputs=replace(call.inputs, **masks)))
+
+
+@check(
+    "padding",
+    "relative error between one mask and both",
+    limit=LEAK,
+    applies=lambda s: s.keeps_whole_contract and not s.pattern.is_cross,
+)
+def padding_either_mask(subject: Subject) -> Measurements:
+    """In self patterns, passing the query mask, the key mask or both gives the same output."""
+    module, inputs = subject.case(17, batch=5, padding="right")
+    with torch.no_grad():
+        both = inputs.run(module)
+        for name in ("query_padding_mask", "key_padding_mask"):
+            one = module(inputs.query, **{name: inputs.query_padding})
+            yield difference(one[inputs.real], both[inputs.real]), f"{name} alone"
+
+
+@check("padding", "output at a padded target", applies=lambda s: s.keeps_whole_contract)
+def padding_output(subject: Subject) -> Measurements:
+    """At padded targets, the output is zero."""
+    for layout in ("left", "row"):
+        module, inputs = subject.case(17, batch=5, padding=layout)
+        with torch.no_grad():
+            yield inputs.run(module)[~inputs.real].abs().max(), f"padding {layout}"

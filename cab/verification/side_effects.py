@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import random
@@ -50,18 +51,16 @@ def _clear_hooks(_value: object) -> None:
 Settings = Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]]
 
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "torch.get_default_dtype()": (torch.get_default_dtype, torch.set_default_dtype),
-    "torch.get_float32_matmul_precision()": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    "torch.are_deterministic_algorithms_enabled()": (
-        torch.are_deterministic_algorithms_enabled,
-        torch.use_deterministic_algorithms,
-    ),
-    "torch.is_grad_enabled()": (torch.is_grad_enabled, torch.set_grad_enabled),
-    "torch.get_num_threads()": (torch.get_num_threads, torch.set_num_threads),
-    "torch.backends.cuda.flash_sdp_enabled()": (
-        torch.backends.cuda.flash_sdp_enabled,
-        torch.backends.cuda.enable_flash_sdp,
-    ),
+    f"{get.__module__}.{get.__name__}()": (get, change)
+    for get, change in (
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+        (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+        (torch.is_grad_enabled, torch.set_grad_enabled),
+        (torch.get_num_threads, torch.set_num_threads),
+        (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
+    )
 }
 """Functions that return and change each setting."""
 
@@ -71,6 +70,9 @@ PROCESS = SETTINGS | {
         partial(torch.is_autocast_enabled, "cpu"),
         partial(torch.set_autocast_enabled, "cpu"),
     ),
+    "flushing of denormal numbers": (lambda: not (torch.full((1,), 1e-40) * 1.0).any(), torch.set_flush_denormal),
+    "gc.isenabled()": (gc.isenabled, lambda value: gc.enable() if value else gc.disable()),
+    "sys.getrecursionlimit()": (sys.getrecursionlimit, sys.setrecursionlimit),
     "torch.is_anomaly_enabled()": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     "numpy.geterr()": (lambda: tuple(np.geterr().items()), lambda value: np.seterr(**dict(value))),
     "os.getcwd()": (os.getcwd, os.chdir),
