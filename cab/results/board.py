@@ -197,7 +197,7 @@ def _facts(name: str, runs: Sequence[Record], folders: Sequence[Path], costs: Co
     state = (is_ours and suite_states().get(name)) or causal.suite_state
     at_length = {pattern: cost for pattern, cost in known.items() if cost.length == LENGTH}
     return {
-        "family": families().get(name, OTHER) if is_ours else OTHER,
+        "family": families().get(name.partition("(")[0], OTHER) if is_ours else OTHER,
         "suite_state_numbers": state.numbers if state else None,
         "suite_state_grows": state.grows if state else None,
         "complexity": declared,

@@ -197,12 +197,13 @@ def recomputed() -> pd.DataFrame:
     for name, row in table.items():
         base = name.removesuffix("(tuned)")
         own = [record for (_, attention), found in records.items() if attention == name for record in found]
-        row |= {"family": families[base], "own": False, "verified": "yes" if all(map(is_verified, own)) else "no"}
+        family = families.get(base.partition("(")[0], "other")
+        row |= {"family": family, "own": False, "verified": "yes" if all(map(is_verified, own)) else "no"}
         row["seeds"] = min(value for column, value in row.items() if column.endswith(".seeds"))
         state = states.get(base, {})
         row["suite_state_numbers"] = float(state.get("numbers", "nan"))
         row["suite_state_grows"] = {"yes": True, "no": False}.get(state.get("grows", ""))
-        row["complexity"] = ATTENTIONS.get(base).complexity
+        row["complexity"] = ATTENTIONS.get(base).complexity if base in ATTENTIONS else ""
         for resource, pattern in itertools.product(("time", "memory"), ("NS", "CS")):
             row[f"{pattern}.{resource}_8192_vs_softmax"] = cost[base, pattern].get(resource, math.nan)
         decoding = cost[base, "CS"]
