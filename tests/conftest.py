@@ -43,6 +43,12 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _own_service() -> None:
+    """The service that W&B started for another test is not that of this one's commands."""
+    os.environ.pop("WANDB_SERVICE", None)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _files_of_module() -> Iterator[None]:
     yield from _without_other_files()

@@ -46,6 +46,12 @@ class StackEntry(AttentionEntry):
             "__doc__": Composite.__doc__,
             "parts": classes,
             "kinds": tuple(dict.fromkeys(map(labels, self.layers))),
+            "version": 1 + sum(getattr(cls, "version", 1) - 1 for cls in classes.values()),
+            "renamed": {
+                f"{name}.{option}": f"{name}.{earlier}"
+                for name, cls in classes.items()
+                for option, earlier in getattr(cls, "renamed", {}).items()
+            },
             "has_constant_size_state": all(cls.has_constant_size_state for cls in classes.values()),
             "autocast_dtypes": tuple(dtype for dtype in Attention.autocast_dtypes if all(dtype in x for x in dtypes)),
             "claims": Claims(

@@ -17,6 +17,7 @@ from cab.patterns import Pattern
 from cab.records.files import paths_of_hash, record_path
 from cab.records.identity import changed, flat, hash_of, other_engine, settings
 from cab.records.record import Record
+from cab.registry.entries import Entry
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.specs import check_pattern, check_slot
@@ -163,16 +164,24 @@ def current_config(record: Record) -> dict[str, Any]:
     }
     config["trainer"] = {**trainer, **known}
     for group, registry in REGISTRIES.items():
-        entry, options = registry.get(config[group]["name"]), dict(config[group])
-        for name, earlier in getattr(entry.cls, "renamed", {}).items():
-            if earlier in options:
-                options[name] = options.pop(earlier)
-        config[group] = {
-            name: value
-            for name, value in options.items()
-            if name in ("name", *entry.options) or f"{group}.{name}" in record.changed
-        }
+        config[group] = _current_options(registry.get(config[group]["name"]), config[group], group, record.changed)
     return config
+
+
+def _current_options(entry: Entry, options: Mapping[str, Any], path: str, changed: Iterable[str]) -> dict[str, Any]:
+    """Return recorded options with the names of today, those of the parts of a stack included."""
+    options = dict(options)
+    for name, earlier in getattr(entry.cls, "renamed", {}).items():
+        if earlier in options:
+            options[name] = options.pop(earlier)
+    for name, part in getattr(entry, "parts", {}).items():
+        if name in options:
+            options[name] = _current_options(part, options[name], f"{path}.{name}", changed)
+    return {
+        name: value
+        for name, value in options.items()
+        if name in ("name", *entry.options) or f"{path}.{name}" in changed
+    }
 
 
 def check_dataset(task: str, dataset: str, pattern: Pattern | None = None, *, has_source: bool = False) -> None:

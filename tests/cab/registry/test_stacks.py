@@ -42,6 +42,15 @@ def test_a_stack_has_one_name(written: str, name: str) -> None:
     assert written in ATTENTIONS
 
 
+def test_versions_and_earlier_names_of_parts_identify_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    local = ATTENTIONS.get("local").cls
+    monkeypatch.setattr(local, "version", 3, raising=False)
+    monkeypatch.setattr(local, "renamed", {"window_size": "window"}, raising=False)
+    config = compose([*CELL, "attention=[local*2,linear]", "attention.local.window_size=4"])
+    changed = Cell.from_config(config).changed
+    assert (changed["attention version"], changed["attention.local.window"]) == (3, 4)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -143,7 +143,7 @@ def test_error_rate_and_power_at_the_sizes_of_the_cells() -> None:
     }
     assert max(rate.error for rate in rates.values()) <= 0.05 + 2 * 0.0154
     assert np.mean([rate.error for rate in rates.values()]) <= 0.05
-    assert rates["recall CS"].power > 0.8
+    assert rates["recall CS"].power > 0.7
     assert rates["recall NS"].power > 0.85
 
 
