@@ -90,11 +90,12 @@ def hydra_errors() -> Iterator[None]:
     try:
         yield
     except MissingConfigException as error:
-        group, _, name = str(error.missing_cfg_file).partition("/")
-        raise (unknown_name(group, name, error.options) if error.options else UserError(error)) from error
+        group, _, name = str(error.missing_cfg_file).rpartition("/")  # hydra/launcher is one group
+        text = " ".join(str(error).split())
+        raise (unknown_name(group, name, error.options) if error.options else UserError(text)) from error
     except (HydraException, OmegaConfBaseException) as error:
         text = str(error) or str(error.__cause__)
-        lines = [line.strip(" .") for line in text.splitlines() if "To append to your config" not in line]
+        lines = [line.strip(" .\t") for line in text.splitlines() if "To append to your config" not in line]
         raise UserError("; ".join(filter(None, lines))) from error
 
 

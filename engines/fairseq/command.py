@@ -229,15 +229,14 @@ def trainer_arguments(config: TrainerConfig, *, seed: int, num_processes: int = 
         "--log-format": "json",
         "--log-interval": math.gcd(config.log_every, history_interval(config)),
     }
-    if (
-        config.validate_every != "epoch"
-    ):  # fairseq would also validate and save after each epoch, perhaps of a few steps
+    every = config.validate_every
+    if every != "epoch":  # or it would also validate and save after each epoch, perhaps of a few steps
         options |= {"--validate-interval": length[1], "--save-interval": length[1]}
-    if isinstance(config.validate_every, int):
-        options["--validate-interval-updates"] = config.validate_every
-        if config.checkpoint_selection == "best":  # fairseq chooses it among its checkpoints
-            options["--save-interval-updates"] = min(config.checkpoint_every, config.validate_every)
-    flags = ["--no-epoch-checkpoints", *(["--disable-validation"] if config.validate_every is None else [])]
+    if isinstance(every, int):
+        options["--validate-interval-updates"] = every
+        if config.checkpoint_selection == "best" and every % config.checkpoint_every:
+            options["--save-interval-updates"] = every  # fairseq chooses the best of its checkpoints
+    flags = ["--no-epoch-checkpoints", *(["--disable-validation"] if every is None else [])]
     return [*(str(word) for option in options.items() for word in option), *flags]
 
 

@@ -69,6 +69,7 @@ HYDRA: list[tuple[list[str], int, str]] = [
     ([*CELL, "attention='linear*3,mine.py:Mine'", "--cfg", "job"], 0, "name: linear*3,mine.py:Mine"),
     ([*CELL, "attention=nowhere.py:Mine", "--cfg", "job"], 2, "file 'nowhere.py' does not exist"),
     ([*CELL, "attention=abd"], 2, "unknown attention 'abd': did you mean 'abc'?"),
+    ([*CELL, "hydra/launcher=nowhere"], 2, "unknown hydra/launcher 'nowhere'"),
     ([*CELL, "dataset=etth1"], 2, "dataset 'etth1' needs its files"),
     ([*CELL, "pattern=CC"], 2, "backbone 'informer' has no attention layer with pattern CC"),
     ([*CELL[:4], "preset=smoke"], 2, "Missing mandatory value: pattern"),

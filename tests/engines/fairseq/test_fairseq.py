@@ -152,6 +152,7 @@ def test_cells_of_preset_paper_pass_the_checks_on_eight_gpus(
     [
         ("trainer.validate_every=20 trainer.checkpoint_every=50", ["8", "8", "20", "20"]),
         ("trainer.validate_every=20 trainer.checkpoint_every=10", ["8", "8", "20", "10"]),
+        ("trainer.validate_every=20 trainer.checkpoint_every=15", ["8", "8", "20", "20"]),
         (
             "trainer.validate_every=20 trainer.checkpoint_every=50 trainer.checkpoint_selection=last",
             ["8", "8", "20", "50"],
