@@ -260,7 +260,7 @@ class RunConfig:
             spec = Spec.of(plain[group])
             entry = registry.get(spec.name)
             options = entry.check_options(spec.options, group)
-            plain[group] = {"name": entry.name, **{name: _one_spelling(value) for name, value in options.items()}}
+            plain[group] = {"name": entry.name, **{name: _one_spelling(name, value) for name, value in options.items()}}
         trainer, data = TrainerConfig.parse(plain["trainer"]), DataConfig.parse(plain["data"])
         pattern = Pattern.parse(plain["pattern"])
         plain |= {"trainer": vars(trainer), "data": vars(data), "pattern": str(pattern)}
@@ -294,14 +294,16 @@ class RunConfig:
         return flat({**run_defaults(), "trainer": trainer_defaults(), **options})
 
 
-def _one_spelling(value: Any) -> Any:
+def _one_spelling(option: str, value: Any) -> Any:
     """Return the usual spelling of the path of a file or folder, since ``./texts/`` and ``texts`` are the same data.
 
-    Any other value is returned unchanged, such as a name on the Hugging Face Hub.
+    Any other value is returned unchanged, such as a name on the Hugging Face Hub, and so is ``./gpt2`` of a tokenizer,
+    whose plain name is that of a published one.
     """
     # os.path.exists is also False for a path that is too long or has a null character
     is_path = isinstance(value, str) and "/" in value and os.path.exists(user_path(value))  # noqa: PTH110
-    return str(Path(value)) if is_path else value
+    spelling = str(Path(value)) if is_path else value
+    return spelling if option != "tokenizer" or "/" in str(spelling) else value
 
 
 KEYS: Mapping[str, Any] = {

@@ -39,6 +39,10 @@ def _functions(module: Any) -> dict[str, Any]:
     return {name: x for name, x in vars(module).items() if callable(x) and not name.startswith("_")}
 
 
+def _flushes_denormals() -> bool:
+    return not (torch.full((1,), 1e-40, dtype=torch.float32, device="cpu") * 1.0).any()
+
+
 def _filters(value: tuple[Any, ...]) -> None:
     warnings.filters[:] = value  # type: ignore[index]
 
@@ -70,7 +74,7 @@ PROCESS = SETTINGS | {
         partial(torch.is_autocast_enabled, "cpu"),
         partial(torch.set_autocast_enabled, "cpu"),
     ),
-    "flushing of denormal numbers": (lambda: not (torch.full((1,), 1e-40) * 1.0).any(), torch.set_flush_denormal),
+    "flushing of denormal numbers": (_flushes_denormals, torch.set_flush_denormal),
     "gc.isenabled()": (gc.isenabled, lambda value: gc.enable() if value else gc.disable()),
     "sys.getrecursionlimit()": (sys.getrecursionlimit, sys.setrecursionlimit),
     "torch.is_anomaly_enabled()": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),

@@ -168,7 +168,9 @@ def test_a_path_has_one_spelling(data: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     assert len({cell(source).hash for source in ("json", "./json", "json/", "././/json//")}) == 1
     assert len({cell(source, "task.tokenizer=json").hash for source in ("two/en", "two//en/")}) == 1
-    assert cell("json", "task.tokenizer=./csv/").hash == cell("json", "task.tokenizer=csv").hash
+    assert cell("json", "task.tokenizer=./two/en/").hash == cell("json", "task.tokenizer=two/en").hash
+    (data / "gpt2").mkdir()
+    assert cell("json", "task.tokenizer=./gpt2").config.task.options["tokenizer"] == "./gpt2"  # gpt2 is a published one
     for source in ("me/books", "./nothing", "nothing/", "hf://a//b"):  # not paths
         assert cell(source).config.task.options["source"] == source
 

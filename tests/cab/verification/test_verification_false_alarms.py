@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cab import Attention, Pattern, UserError
 from cab.cli.main import main
+from cab.registry.registries import ATTENTIONS
 from cab.verification import run_checks, select_checks, verify_attention
 from cab.verification.foreign import adapter_of, subject_class
 from cab.verification.growth import _power
@@ -36,6 +37,11 @@ def failed(name, pattern="NS", checks=None):
 @pytest.mark.parametrize("name", ["hf:bert", "hf:roberta"])
 def test_encoders_count_positions_themselves(name):
     assert failed(name, checks=["padding_of_nothing", "padded_right", "padded_left", "padded_single_token"]) == {}
+
+
+@pytest.mark.parametrize(("name", "pattern"), [("gla,vanilla", "CS"), ("local+linear", "NS")])
+def test_parts_of_a_stack_decode_by_their_own_steps(name, pattern):
+    assert failed(ATTENTIONS.get(name).cls, pattern) == {}
 
 
 @pytest.mark.parametrize("name", [pytest.param("hf:roformer", marks=pytest.mark.slow), "hf:falcon"])
