@@ -10,7 +10,7 @@ import random
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -23,24 +23,24 @@ from torch.nn import functional as F
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
 
 
-def _namespace(namespace: MutableMapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
-    """Return a function that restores the entries of a namespace."""
-
-    def change(value: Mapping[str, Any]) -> None:
-        for name in [name for name in namespace if name not in value and namespace is os.environ]:
-            del namespace[name]
-        namespace.update({name: x for name, x in value.items() if namespace.get(name) is not x})
-
-    return change
+def _environment(value: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - value.keys():
+        del os.environ[name]
+    os.environ.update(value)
 
 
-def _functions(module: Any) -> dict[str, Any]:
-    """Return the functions of a module; those that it imports when they are first used are not among them."""
-    return {name: x for name, x in vars(module).items() if callable(x) and not name.startswith("_")}
+def _functions(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the functions of a namespace."""
+    return {name: x for name, x in value.items() if callable(x) and not name.startswith("_")}
+
+
+def _restore_functions(module: Any, value: Mapping[str, Any]) -> None:
+    """Restore functions of a module; those that it has imported since, when they were first used, are left."""
+    vars(module).update(_functions(value))
 
 
 def _flushes_denormals() -> bool:
-    return not (torch.full((1,), 1e-40, dtype=torch.float32, device="cpu") * 1.0).any()
+    return sys.float_info.min / 2.0 == 0.0
 
 
 def _filters(value: tuple[Any, ...]) -> None:
@@ -80,10 +80,10 @@ PROCESS = SETTINGS | {
     "torch.is_anomaly_enabled()": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     "numpy.geterr()": (lambda: tuple(np.geterr().items()), lambda value: np.seterr(**dict(value))),
     "os.getcwd()": (os.getcwd, os.chdir),
-    "os.environ": (lambda: dict(os.environ), _namespace(os.environ)),
+    "os.environ": (lambda: dict(os.environ), _environment),
     "warnings.filters": (lambda: tuple(warnings.filters), _filters),
-    "torch": (partial(_functions, torch), _namespace(vars(torch))),
-    "torch.nn.functional": (partial(_functions, F), _namespace(vars(F))),
+    "torch": (vars(torch).copy, partial(_restore_functions, torch)),
+    "torch.nn.functional": (vars(F).copy, partial(_restore_functions, F)),
     "global hooks": (lambda: {name: len(getattr(nn.modules.module, name)) for name in GLOBAL_HOOKS}, _clear_hooks),
 }
 """The same for everything that no call may change. Of a dictionary, changed entries are named."""
@@ -103,7 +103,7 @@ def changes_since(before: Mapping[str, Any]) -> list[str]:
     changes = []
     for name, value in before.items():
         if isinstance(value, dict):
-            names = value.keys() if name.startswith("torch") else value.keys() | now[name].keys()
+            names = _functions(value).keys() if name.startswith("torch") else value.keys() | now[name].keys()
             changes += [f"{name}.{x}" for x in sorted(names) if now[name].get(x) != value.get(x)]
         elif now[name] != value:
             is_long = isinstance(value, tuple)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -348,6 +349,7 @@ class Subject:
         return module, inputs.requiring_grad() if requires_grad else inputs
 
 
+@functools.cache
 def takes(cls: type[nn.Module], name: str) -> bool:
     """Return whether the constructor of ``cls`` accepts ``name``; ``**kwargs`` accept all but ``layer_position``."""
     if cls.__init__ is nn.Module.__init__:
