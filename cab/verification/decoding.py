@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cab.attention import reorder_state
 from cab.verification.check import Measurements
 from cab.verification.compare import difference
 from cab.verification.entries import (
@@ -20,7 +18,6 @@ from cab.verification.entries import (
     CHUNKS,
     FORWARD,
     LONGEST,
-    MERGED,
     PADDED_PROMPT,
     PROMPT,
     STEPS,
@@ -31,9 +28,8 @@ from cab.verification.entries import (
     Setup,
     decode,
     initial_state,
-    read_chunks,
 )
-from cab.verification.inputs import LAYOUTS, Inputs, padding_masks, rows_alone
+from cab.verification.inputs import LAYOUTS, padding_masks, rows_alone
 from cab.verification.relation import Variant, Variants, first, relation
 from cab.verification.relations import inputs_untouched
 
@@ -203,69 +199,3 @@ def state_has_rows(call: Call) -> Variants:
     for t, state in enumerate(states):  # no other dimension is likely to have the size of the batch
         wrong = [name for name, x in state.items() if x.dim() == 0 or len(x) != len(call.inputs.query)]
         yield len(wrong), f"after {t} calls ({', '.join(wrong) or 'none'})"
-
-
-@decoding("branching", "relative error of merged states", entries=(MERGED,), setups=(Setup(9, batch=3),))
-def merged_states(call: Call) -> Variants:
-    """After merging states of single rows, also of unequal age if their shapes agree, decoding continues correctly."""
-    yield Variant("", call)
-    module, ages = call.module, (2, 4, 6)
-    rows = [call.inputs.rows([row]) for row in range(3)]
-    with torch.no_grad():
-        states = [
-            read_chunks(module, row, [1] * age, initial_state(module, row))[1]
-            for row, age in zip(rows, ages, strict=True)
-        ]
-        if len({tuple(x.shape for x in state.values()) for state in states}) > 1:
-            return
-        state = {name: torch.cat([state[name] for state in states]) for name in states[0]}
-        tokens = torch.cat([row.query[:, age : age + 3] for row, age in zip(rows, ages, strict=True)])
-        outputs, _ = read_chunks(module, Inputs(tokens), [1, 1, 1], state)
-        expected = torch.cat([row.run(module)[:, age : age + 3] for row, age in zip(rows, ages, strict=True)])
-    yield Variant("of unequal age", call, values={"outputs": outputs}, base={"outputs": expected})
-
-
-@decoding(
-    "branching", "relative error of a branch", entries=(ALL_STEPS, ALL_PROMPT), setups=(8, 21, 69, 76), compares=False
-)
-def decode_branches(call: Call) -> Variants:
-    """Two branches that continue one state in turn, reusing the memory of tokens and outputs, are both correct."""
-    length = call.setup.length - 5  # among them capacities of caches
-    if (call.entry is ALL_PROMPT) != (length % 2 == 0):
-        return
-    later = [call.inputs.query[:, length:], call.inputs.query[:, length:].flip(1)]
-    with torch.no_grad():
-        chunks = [length] if call.entry is ALL_PROMPT else [1] * length
-        before, state = read_chunks(call.module, call.inputs, chunks, initial_state(call.module, call.inputs))
-        states, outputs = [state, state], torch.stack(later)
-        for t, branch in product(range(5), range(2)):  # one token of each branch in turn
-            token = later[branch][:, t].clone()
-            output, states[branch] = call.module.step(token, states[branch])
-            outputs[branch, :, t] = output
-            for received in (token, output):  # the caller may reuse both
-                received.fill_(torch.nan)
-    for branch, x in enumerate(outputs):
-        inputs = replace(call.inputs, query=torch.cat([call.inputs.query[:, :length], later[branch]], 1))
-        values = {"outputs": torch.cat([before, x], 1)}
-        yield Variant(f"in branch {branch}", call, values=values, base=call.but(inputs=inputs).run(FORWARD))
-
-
-@decoding(
-    "branching",
-    "relative error of decoding reordered rows",
-    entries=(ALL_STEPS, ALL_PROMPT),
-    setups=(Setup(19, batch=3), Setup(19, batch=3, padding="left"), Setup(19, batch=3, padding="right")),
-)
-def decode_reordered(call: Call) -> Variants:
-    """After rows of the state are repeated, dropped and reordered (beam search), decoding continues correctly."""
-    order = torch.tensor([2, 0, 0, 1], device=call.subject.device)
-    module, moved, chunks = (
-        call.module,
-        call.but(inputs=call.inputs.rows(order)),
-        [11] if call.entry is ALL_PROMPT else [1] * 11,
-    )
-    with torch.no_grad():
-        _, state = read_chunks(module, call.inputs, chunks, initial_state(module, call.inputs))
-        later, _ = read_chunks(module, moved.inputs.targets(11), [1] * 8, reorder_state(state, order))
-    values = {"outputs": moved.masked(torch.cat([moved.inputs.query[:, :11], later], 1))}
-    yield Variant("after reordering rows", moved, lambda x: x[order, 11:], lambda x: x[:, 11:], values=values)

@@ -178,19 +178,29 @@ def decode(
 
 
 def read_chunks(
-    module: Module, inputs: Inputs, chunks: Sequence[int], state: State, carry: Callable[[State], State] = unchanged
+    module: Module,
+    inputs: Inputs,
+    chunks: Sequence[int],
+    state: State,
+    carry: Callable[[State], State] = unchanged,
+    *,
+    reuses_memory: bool = False,
 ) -> tuple[Tensor, State]:
     """Return the outputs [B, N, D] of reading the first targets in chunks from ``state``, and the new state.
 
-    The module receives ``carry(state)`` in place of the state that it returned.
+    The module receives ``carry(state)`` in place of the state that it returned. With ``reuses_memory``, tokens and
+    outputs are overwritten after each call.
     """
     start, outputs = 0, [inputs.query[:, :0]]
     for size in chunks:
         tokens = inputs.targets(start, start + size)
         mask = {} if tokens.query_padding is None else {"query_padding_mask": tokens.query_padding}
         read = module.step if size == 1 else module.prefill
-        output, state = read(tokens.query, carry(state), **mask)
-        outputs.append(output)
+        query = tokens.query.clone() if reuses_memory else tokens.query
+        output, state = read(query, carry(state), **mask)
+        outputs.append(output.clone() if reuses_memory else output)
+        for x in (query, output) if reuses_memory else ():
+            x.fill_(torch.nan)
         start += size
     return torch.cat(outputs, dim=1), state
 
@@ -262,18 +272,6 @@ def _one_source(call: Call) -> Values:
     return _forward(call) | ({"steps": STEPS.compute(call)["outputs"]} if call.subject.decodes else {})
 
 
-@torch.no_grad()
-def _merged(call: Call) -> Values:
-    """Read half of the tokens of each row alone, and the others after merging the states."""
-    module, inputs, half = call.in_mode(training=False), call.inputs, (call.inputs.query.shape[1] + 1) // 2
-    rows = [inputs.rows(slice(row, row + 1)) for row in range(len(inputs.query))]
-    chunks = [half] if call.subject.prefills else [1] * half
-    started = [read_chunks(module, row, chunks, initial_state(module, row)) for row in rows]
-    state = {name: torch.cat([state[name] for _, state in started]) for name in started[0][1]}
-    later, _ = read_chunks(module, inputs.targets(half), [1] * (inputs.query.shape[1] - half), state)
-    return {"outputs": call.masked(torch.cat([torch.cat([output for output, _ in started]), later], dim=1))}
-
-
 def pack(inputs: Inputs, module: Module) -> Tensor:
     """Run the real tokens of every row in one tensor, and return the outputs of the rows."""
     masks = {name: ~mask for name, _, mask in masked_inputs(inputs)}
@@ -339,7 +337,6 @@ CHUNKS = Entry("prompts in chunks", partial(_decoding, chunks=chunked), _prefill
 TRAINING_STEPS = Entry("steps in training mode", partial(_trained, chunks=_single), _decodes)
 TRAINING_PROMPT = Entry("a prompt in training mode", partial(_trained, chunks=chunked), _prefills)
 ONE_SOURCE = Entry("outputs for one source", _one_source, lambda subject: subject.pattern.is_cross, longest=7)
-MERGED = Entry("merged states", _merged, _decodes)
 PACKED = Entry("packed sequences", partial(_gradients, training=False, run=pack), _packs)
 TRAINING_PACKED = Entry("packed sequences in training mode", partial(_gradients, training=True, run=pack), _packs)
 

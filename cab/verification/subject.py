@@ -349,11 +349,13 @@ class Subject:
         return module, inputs.requiring_grad() if requires_grad else inputs
 
 
-@functools.cache
-def takes(cls: type[nn.Module], name: str) -> bool:
+_signature = functools.cache(inspect.signature)
+
+
+def takes(cls: Any, name: str) -> bool:
     """Return whether the constructor of ``cls`` accepts ``name``; ``**kwargs`` accept all but ``layer_position``."""
     if cls.__init__ is nn.Module.__init__:
         return False
-    parameters = inspect.signature(cls).parameters
+    parameters = _signature(cls).parameters
     accepts_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     return name in parameters or (accepts_any and name != "layer_position")
