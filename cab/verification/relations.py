@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from cab.verification.inputs import Inputs, copied, seed_torch
 from cab.verification.mistakes import places
 from cab.verification.relation import Variant, Variants, plain_values, relation
 from cab.verification.side_effects import (
+    PROCESS,
+    UNUSUAL,
     changes_since,
     clear_tensor_caches,
     generators,
@@ -68,10 +71,13 @@ def settings_untouched(call: Call) -> Variants:
     with restored():
         call.run()  # the first call may import modules of torch, which change settings once
     acts: dict[str, Callable[[], Any]] = {"a constructor": call.new_module, "a call": call.run}
-    for what, act in acts.items():
-        before = read_settings()
-        act()
-        changed = changes_since(before)
+    for settings, (what, act) in product(({}, UNUSUAL), acts.items()):
+        with restored():
+            for name, value in settings.items():
+                PROCESS[name][1](value)
+            before = read_settings()
+            act()
+            changed = changes_since(before)
         yield len(changed), what, None, f"{call.entry.name}: {what} changes {' and '.join(changed)}"
 
 

@@ -88,6 +88,17 @@ PROCESS = SETTINGS | {
 }
 """The same for everything that no call may change. Of a dictionary, changed entries are named."""
 
+UNUSUAL: dict[str, Any] = {
+    "torch.get_num_threads()": 2,
+    "torch.get_float32_matmul_precision()": "high",
+    "torch.is_autocast_cache_enabled()": False,
+    "torch.backends.cuda.flash_sdp_enabled()": False,
+    "flushing of denormal numbers": True,
+    "gc.isenabled()": False,
+    "numpy.geterr()": (("all", "ignore"),),
+}
+"""Values that a call changes if it sets the usual ones."""
+
 DEPTH = 4
 """Levels of containers and objects that are searched for values that change."""
 

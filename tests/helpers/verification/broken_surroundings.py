@@ -25,6 +25,13 @@ def leaves_autocast_without_cache(call):
     return call.result
 
 
+@caught("CS", "settings_untouched")
+class StepOnOneThread(Weighted):
+    def step(self, query_t, state, *, query_padding_mask=None):
+        torch.set_num_threads(1)
+        return super().step(query_t, state, query_padding_mask=query_padding_mask)
+
+
 # --- weights, copies and hooks -------------------------------------------------------------------------------
 
 
