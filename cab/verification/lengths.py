@@ -15,11 +15,6 @@ ANY = (2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 100, 127, 128, 129, 1
 ANY_QUICK = (2, 5, 16, 17, 33, 64, 65, 100, 128, 129, 257)
 BEYOND = (385, 700, 1025, 2049, 3001)
 PAIRS = ((1, 1), (1, 17), (17, 1), (1, 130), (130, 1), (5, 64), (64, 5), (33, 33), (129, 65))
-ALL_LENGTHS = [
-    Setup(n, 1, num_heads=heads, embed_dim=width, source_length=n, is_full=n > 66)
-    for heads, width in ((1, 8), (3, 18))
-    for n in (66, 130)
-]
 TURNS = ((130, 3), (17, 3), (257, 2), (1, 4), (33, 3))
 """Lengths and batch sizes of consecutive calls of one module."""
 
@@ -80,40 +75,36 @@ def any_length(call: Call) -> Variants:
 )
 def every_length(call: Call) -> Variants:
     """Rows of all lengths to 66 (in full: 130) in one batch, padded on either side, give what each gives alone."""
-    longest = {name: x.shape[1] for name, x in call.inputs.tensors().items()}
-    numbers = torch.arange(longest["query"]) + 1
-    counts = {name: numbers if name == "query" else 1 + 37 * numbers % n for name, n in longest.items()}
-    values = {}
+    sizes = {name: x.shape[1] for name, x in call.inputs.tensors().items()}
+    numbers = torch.arange(sizes["query"], device=call.subject.device) + 1
+    counts = {name: numbers if name == "query" else 1 + 37 * numbers % n for name, n in sizes.items()}
+    masks = {name: torch.arange(n, device=numbers.device) >= counts[name][:, None] for name, n in sizes.items()}
+    outputs = {}
     for side in (side for side in ("right", "left") if side in call.subject.padding_layouts):
-        masks = {name: _padding(counts[name], n, side).to(call.subject.device) for name, n in longest.items()}
-        rows = {n: _filled(x, counts[n], masks[n]) for n, x in call.inputs.tensors().items()}
-        hidden = {f"{n}_padding": mask for n, mask in masks.items() if n != "value"}
-        output = call.but(inputs=Inputs(**rows, **hidden)).run()["outputs"]
-        values[side] = _filled(output[~masks["query"]][None], numbers, _padding(numbers, len(numbers), "right"))
-    if len(values) == 2:
-        right, left = ({"outputs": x} for x in values.values())
-        yield Variant("padded left instead of right", call, values=left, base=right)
-    side, output = next(iter(values.items()))
+        before = {name: (n - counts[name]) * (side == "left") for name, n in sizes.items()}
+        rows = {
+            name: _rolled(x.expand(len(numbers), -1, -1), before[name]) for name, x in call.inputs.tensors().items()
+        }
+        hidden = {f"{name}_padding": _rolled(mask, before[name]) for name, mask in masks.items() if name != "value"}
+        output = _rolled(call.but(inputs=Inputs(**rows, **hidden)).run()["outputs"], -before["query"])
+        outputs[side] = {"outputs": output.masked_fill(masks["query"][..., None], 0.0)}
+    if len(outputs) == 2:
+        yield Variant("padded left instead of right", call, values=outputs["left"], base=outputs["right"])
+    side, together = next(iter(outputs.items()))
     # Without long parts, the other lengths are compared between both sides only.
     step = 1 if call.subject.long else 2 if call.setup.num_heads == 1 else 13
     for number in numbers.tolist()[::step]:
         cut = {name: x[:, : counts[name][number - 1]] for name, x in call.inputs.tensors().items()}
         alone = call.but(inputs=Inputs(**cut)).run()
-        one = {"outputs": output[number - 1 : number, :number]}
+        one = {"outputs": together["outputs"][number - 1 : number, :number]}
         source = f" and source length {counts['key'][number - 1]}" if "key" in counts else ""
         yield Variant(f"of length {number}{source} padded {side}", call, values=one, base=alone)
 
 
-def _padding(counts: Tensor, length: int, side: str) -> Tensor:
-    """Return a mask [B, N] that leaves the given number of tokens of each row."""
-    places = torch.arange(length)
-    return (places if side == "right" else places.flip(0)) >= counts[:, None]
-
-
-def _filled(x: Tensor, counts: Tensor, mask: Tensor) -> Tensor:
-    """Return rows with the first ``counts`` tokens of ``x`` [1, N, D], or with all in turn, where not masked."""
-    tokens = x[0] if len(x[0]) == int(counts.sum()) else torch.cat([x[0, :count] for count in counts.tolist()])
-    return x.new_zeros(*mask.shape, x.shape[-1]).masked_scatter(~mask.to(x.device)[..., None], tokens)
+def _rolled(x: Tensor, places: Tensor) -> Tensor:
+    """Return ``x`` [B, N, ...] with row i rolled by ``places[i]`` along N."""
+    index = (torch.arange(x.shape[1], device=x.device) - places[:, None]) % x.shape[1]
+    return x[torch.arange(len(x), device=x.device)[:, None], index]
 
 
 @relation("lengths", "relative error compared with a new module", entries=(FORWARD, TRAINING), compares=False)
