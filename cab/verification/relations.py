@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -72,12 +73,17 @@ def settings_untouched(call: Call) -> Variants:
         call.run()  # the first call may import modules of torch, which change settings once
     acts: dict[str, Callable[[], Any]] = {"a constructor": call.new_module, "a call": call.run}
     for settings, (what, act) in product(({}, UNUSUAL), acts.items()):
-        with restored():
+        threads = [2]  # as if there were two; with two, small calls wait for each other
+        with (
+            restored(),
+            mock.patch.multiple(torch, get_num_threads=lambda x=threads: x[-1], set_num_threads=threads.append),
+        ):
             for name, value in settings.items():
                 PROCESS[name][1](value)
             before = read_settings()
             act()
             changed = changes_since(before)
+        changed += ["torch.get_num_threads()"] if threads[-1] != threads[0] else []
         yield len(changed), what, None, f"{call.entry.name}: {what} changes {' and '.join(changed)}"
 
 

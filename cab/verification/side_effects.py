@@ -89,7 +89,6 @@ PROCESS = SETTINGS | {
 """The same for everything that no call may change. Of a dictionary, changed entries are named."""
 
 UNUSUAL: dict[str, Any] = {
-    "torch.get_num_threads()": 2,
     "torch.get_float32_matmul_precision()": "high",
     "torch.is_autocast_cache_enabled()": False,
     "torch.backends.cuda.flash_sdp_enabled()": False,
@@ -113,12 +112,13 @@ def changes_since(before: Mapping[str, Any]) -> list[str]:
     now = {name: PROCESS[name][0]() for name in before}
     changes = []
     for name, value in before.items():
+        if now[name] == value:
+            continue
         if isinstance(value, dict):
             names = _functions(value).keys() if name.startswith("torch") else value.keys() | now[name].keys()
             changes += [f"{name}.{x}" for x in sorted(names) if now[name].get(x) != value.get(x)]
-        elif now[name] != value:
-            is_long = isinstance(value, tuple)
-            changes.append(name if is_long else f"{name} from {value!r} to {now[name]!r}")
+        else:
+            changes.append(name if isinstance(value, tuple) else f"{name} from {value!r} to {now[name]!r}")
     return changes
 
 
