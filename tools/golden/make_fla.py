@@ -1,4 +1,6 @@
-"""Layers of fla-org/flash-linear-attention bc3b101, run as ``python -m tools.golden.make_fla CHECKOUT``.
+"""Layers of fla-org/flash-linear-attention, run as ``python -m tools.golden.make_fla CHECKOUT OLD``.
+
+CHECKOUT is commit bc3b101. OLD is 9ec376bb, whose initialization is that of the papers.
 
 The layers' own ``forward`` runs on the CPU. Their Triton kernels are replaced by the repository's ``naive`` functions
 or, for convolutions and norms, by the equations of their documentation.
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tools.golden.record import Recorder, in_double, load, put, save_start
+from tools.golden.record import Recorder, in_double, load, part, put, save_start
 
 SOURCE = "fla-org/flash-linear-attention bc3b101, "
 KERNELS = "Triton kernels replaced by the repository's naive functions and by torch"
@@ -278,7 +280,28 @@ def make_starts() -> None:
     )
 
 
-def main(checkout: Path) -> None:
+def make_old_starts(layers: Path) -> None:
+    """The initial parameters of GLA and DeltaNet, by the code of the time of the papers."""
+    norm, present = lambda *_, **__: nn.Identity(), {"DeltaNet": None, "GatedLinearAttention": None}
+    present |= {"FusedRMSNormSwishGate": norm, "RMSNorm": norm, "ACT2FN": {"swish": F.silu}, "Optional": Any}
+    present["ShortConvolution"] = lambda width, size, **_: nn.Conv1d(width, width, size, groups=width, bias=False)
+    linears = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "out_proj": "o_proj"}
+    for name, file, public, others in (
+        ("gla", "gla", "GatedLinearAttention", {"decay_map.0": "gk_proj.0", "decay_map.1": "gk_proj.1"}),
+        ("deltanet", "delta_net", "DeltaNet", {"strength_proj": "b_proj"}),
+    ):
+        module = part(layers / f"{file}.py", f"class {public}", None, **present)[public]
+        drawn = [module(hidden_size=64, num_heads=4).state_dict() for _ in range(32)]
+        names = linears | others | ({"gate_proj": "g_proj"} if name == "gla" else {})
+        names |= {f"convolutions.{x}": f"{x[0]}_conv1d" for x in ("query", "key", "value") if name == "deltanet"}
+        start = {f"{ours}.weight": [x[f"{theirs}.weight"] for x in drawn] for ours, theirs in names.items()}
+        if name == "gla":
+            start["decay_map.1.bias"] = [x["gk_proj.1.bias"] for x in drawn]
+        source = f"fla-org/flash-linear-attention 9ec376bb, layers.{file}.{public}"
+        save_start(f"{name}_start", source, name, "CS", 64, 4, start)
+
+
+def main(checkout: Path, old: Path) -> None:
     sys.path.insert(0, str(checkout))
     patch()
     with in_double():
@@ -286,7 +309,8 @@ def main(checkout: Path) -> None:
             make()
         make_based()
     make_starts()
+    make_old_starts(old / "fla" / "layers")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
