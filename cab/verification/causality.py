@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cab.verification.check import FLOAT32, Measurements
+from cab.verification.check import FLOAT32
 from cab.verification.compare import LEAK, ROUNDING, error_at
 from cab.verification.entries import FORWARD, LONGEST, TRAINING, Call, Setup
 from cab.verification.inputs import Inputs, Module, gradient_to
@@ -63,21 +63,20 @@ def lookahead_gradient(call: Call) -> Variants:
 )
 def lookahead_perturbation(call: Call) -> Variants:
     """Output i does not change when all targets after i are replaced, at every position, for inputs of scale 1 to 5."""
-    scale = 5.0 if call.setup.length == 130 else 1.0
-    yield replacement_leak(call.module, call.inputs, torch.arange(call.setup.length), scale, "")
+    length, training = call.setup.length, call.entry is TRAINING
+    cuts = torch.arange(length) if length < LONGEST_WHOLE else torch.tensor([length // 3, BORDERS[-1] - 1])
+    scale = 3.0 if training else 5.0 if length == 130 else 1.0
+    yield replacement_leak(call.in_mode(training=training), call.inputs, cuts, scale, "", seed=1 if training else None)
 
 
-@leak_check(
+leak_check(
     "relative change of outputs before the replaced tokens",
     entries=(TRAINING,),
     setups=(Setup(batch=1), Setup(33, batch=1, has_dropout=True), Setup(75, batch=1), Setup(LONGEST, batch=1)),
     compares=False,
-)
-def lookahead_in_training(call: Call) -> Variants:
-    """In training mode with a fixed seed, output i does not change when all targets after i are replaced."""
-    length = call.setup.length
-    cuts = torch.arange(length) if length < LONGEST_WHOLE else torch.tensor([length // 3, BORDERS[-1] - 1])
-    yield replacement_leak(call.in_mode(training=True), call.inputs, cuts, 3.0, "", seed=1)
+    name="lookahead_in_training",
+    summary="In training mode with a fixed seed, output i does not change when all targets after i are replaced.",
+)(lookahead_perturbation)
 
 
 @leak_check(
@@ -89,10 +88,13 @@ def lookahead_in_training(call: Call) -> Variants:
 )
 def lookahead_long(call: Call) -> Variants:
     """No output before a block border of a long sequence depends on targets after it (gradient and replacement)."""
-    module, inputs = call.in_mode(training=True), call.inputs
-    yield from border_leaks(module, inputs, "gradient")
+    module, row = call.in_mode(training=True), call.inputs.requiring_grad()
+    output = row.run(module)
+    for border in (border for border in BORDERS if border < len(output[0])):
+        last = torch.tensor([border - 1], device=output.device)
+        yield _worst_pair(_later_gradient(row, output[0, :border], last), last, "gradient")
     for border in (BORDERS[0], call.setup.length // 2, BORDERS[-1]):
-        yield replacement_leak(module.eval(), inputs, torch.tensor([border - 1]), 1.0, "")
+        yield replacement_leak(module.eval(), call.inputs, torch.tensor([border - 1]), 1.0, "")
 
 
 @leak_check(
@@ -116,15 +118,6 @@ def gradient_leak(module: Module, inputs: Inputs, positions: Tensor, setup: str)
     output = rows.run(module)
     chosen = output[torch.arange(len(positions)), positions]
     return _worst_pair(_later_gradient(rows, chosen, positions), positions, setup)
-
-
-def border_leaks(module: Module, inputs: Inputs, setup: str) -> Measurements:
-    """Yield the largest gradient of the outputs before each border to a target after it."""
-    row = inputs.requiring_grad()
-    output = row.run(module)
-    for border in (border for border in BORDERS if border < len(output[0])):
-        last = torch.tensor([border - 1], device=output.device)
-        yield _worst_pair(_later_gradient(row, output[0, :border], last), last, setup)
 
 
 def _later_gradient(rows: Inputs, chosen: Tensor, positions: Tensor) -> Tensor:
