@@ -231,8 +231,10 @@ class Entry:
 
 
 @torch.no_grad()
-def _forward(call: Call) -> Values:
-    return {"outputs": call.masked(call.view(call.inputs).run(call.in_mode(training=False), seed=call.seed))}
+def _forward(call: Call, *, training: bool = False) -> Values:
+    output = call.view(call.inputs).run(call.in_mode(training=training), seed=call.seed)
+    auxiliary_loss(call.module)
+    return {"outputs": call.masked(output)}
 
 
 def _gradients(call: Call, *, training: bool, run: Callable[[Inputs, Module], Tensor] = Inputs.run) -> Values:
@@ -326,6 +328,7 @@ def _packs(subject: Subject) -> bool:
 
 
 FORWARD = Entry("outputs", _forward)
+TRAINED_OUTPUTS = Entry("outputs in training mode", partial(_forward, training=True))
 GRADIENT = Entry("gradients", partial(_gradients, training=False))
 TRAINING = Entry("outputs and gradients in training mode", partial(_gradients, training=True))
 STEPS = Entry("steps", partial(_decoding, chunks=_single), _decodes, longest=7)

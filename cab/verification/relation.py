@@ -94,7 +94,7 @@ def relation(
         against: entry whose plain values are expected (default: the entry itself).
         says: predicate of the finding, after entry and transformation.
         compares: whether the plain values are computed before the function transforms anything.
-        layouts: layouts of padding, each of which is a check called ``<name>_<layout>``.
+        layouts: layouts of padding, each of which is a check called ``<name>_<layout>``; a setup may have one of them.
         name, summary: name and property of the check (default: those of the function).
         options: further attributes of :class:`cab.verification.check.Check`.
     """
@@ -103,7 +103,9 @@ def relation(
     def add(function: Function) -> Function:
         def measurements(subject: Subject, *, layout: str) -> Measurements:
             chosen = chain.from_iterable(setup.for_subject(subject) for setup in sized)
-            padded = [setup._replace(padding=layout or setup.padding) for setup in chosen]
+            padded = [
+                x._replace(padding=layout or x.padding) for x in chosen if not layout or x.padding in ("", layout)
+            ]
             calls = (
                 (entry, setup._replace(length=min(setup.length, entry.longest)))
                 for entry in entries

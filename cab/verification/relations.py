@@ -151,7 +151,8 @@ def forward_keeps_state(call: Call) -> Variants:
 @relation("determinism", entries=(TRAINING,), setups=(17, Setup(33, has_dropout=True), LONGEST))
 def same_seed(call: Call) -> Variants:
     """Two modules built and run in training mode with the same seed give bit-identical outputs and gradients."""
-    call.run()  # which generators of other packages remember
+    if call.setup.length not in call.subject.long:
+        call.run()  # which generators of other packages remember
     yield Variant("of a second module with the same seed", call.but(module=call.new_module()))
 
 
