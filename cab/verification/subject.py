@@ -267,7 +267,8 @@ class Subject:
         arguments = {"pattern": self.pattern, **sizes, "layer_position": SINGLE_LAYER}
         accepted = {name: value for name, value in arguments.items() if takes(self.cls, name)}
         seed_torch(seed + 10_007 * self.seed, self.device)
-        module: Module = self.cls(**{**accepted, **self.options, **options}).to(self.device).eval()
+        module: Module = self.cls(**{**accepted, **self.options, **options}).eval()
+        module = module if self.device == "cpu" else module.to(self.device)
         if not isinstance(getattr(module, "embed_dim", None), int):  # a plain module may lack this attribute
             if "embed_dim" not in accepted:
                 raise UserError(f"the width of {self.name} is unknown: set its attribute embed_dim")
