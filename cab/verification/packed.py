@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from cab.training import auxiliary_loss
 from cab.verification.check import Measurements, check
 from cab.verification.compare import ROUNDING, difference
 from cab.verification.entries import (
@@ -23,7 +21,7 @@ from cab.verification.entries import (
     initial_state,
     pack,
 )
-from cab.verification.inputs import Inputs, Module, rows_alone
+from cab.verification.inputs import Inputs, rows_alone
 from cab.verification.relation import Variant, Variants, relation
 from cab.verification.subject import Subject
 
@@ -86,25 +84,21 @@ def packed_gradients(call: Call) -> Variants:
         yield Variant("", call)
 
 
-@check(
+@relation(
     "packed",
     "relative error of the auxiliary loss",
+    entries=(TRAINING_PACKED,),
     limit=ROUNDING,
+    setups=(Setup(9), Setup(11, is_full=True)),
     applies=lambda s: hasattr(s.cls, "forward_packed") and s.adds_loss and not s.is_random_in_training,
+    compares=False,
 )
-def packed_loss(subject: Subject) -> Measurements:
-    """Packed sequences add the mean of the auxiliary losses of each one alone, weighted by numbers of targets."""
-    for targets, sources in (EDGES, UNEQUAL) if subject.long else (EDGES,):
-        module = subject.build().train()
-        call = Call.of(subject, Setup(), PACKED).but(module=module)
-        inputs = padded_to(call, (targets, [max(1, n) for n in sources]))  # without a source, the loss is undefined
-        pack(inputs, module)
-        zero = inputs.query.new_zeros(1)
-        actual, expected = _loss(module, zero), zero
-        for _, alone in rows_alone(inputs):
-            alone.run(module)
-            expected = expected + alone.query.shape[1] / sum(targets) * _loss(module, zero)
-        yield difference(actual, expected), f"lengths {targets}"
+def packed_loss(call: Call) -> Variants:
+    """Packed sequences add the auxiliary loss of a padded batch, which is the mean over all targets."""
+    targets, sources = EDGES if call.setup.length == 9 else UNEQUAL
+    lengths = targets, [max(1, n) for n in sources]  # without a source, the loss is undefined
+    together = call.but(inputs=padded_to(call, lengths))
+    yield Variant("", together, base=together.run(TRAINING), names="auxiliary loss".__eq__)
 
 
 @check(
@@ -133,9 +127,3 @@ def packed_prompts(subject: Subject) -> Measurements:
                 expected = replace(inputs.rows(slice(row, row + 1)), query=tokens[None]).run(module)[0]
                 where = " and ".join(str(lengths[row]) for lengths in prompts)
                 yield difference(torch.cat(together), expected), f"prompts of {where} tokens, 2 steps"
-
-
-def _loss(module: Module, zero: Tensor) -> Tensor:
-    """Return the auxiliary loss of the last call, or ``zero`` [1]."""
-    loss = auxiliary_loss(module)
-    return zero if loss is None else loss[None]
