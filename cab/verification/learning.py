@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -85,7 +84,8 @@ def loss_once(call: Call) -> Variants:
         return random_direction(x)
 
     def recomputing() -> Any:
-        return patch.object(call.module, "forward", partial(_recomputed, call.module.forward))
+        forward = call.module.forward
+        return patch.object(call.module, "forward", lambda *x, **masks: recompute(partial(forward, **masks), *x))
 
     evaluating = call.but(cotangent=evaluated)
     yield Variant("with a call in evaluation mode before the backward pass", evaluating, names=lambda _: True)
@@ -101,10 +101,6 @@ def statistics_once(call: Call) -> Variants:
     loaded = call.new_module(100)
     loaded.load_state_dict(call.module.state_dict())
     yield Variant("after loading the updated buffers", call.but(module=loaded), base=call.run())
-
-
-def _recomputed(forward: Callable[..., Tensor], *tensors: Tensor, **masks: Tensor) -> Tensor:
-    return recompute(partial(forward, **masks), *tensors)
 
 
 def of_padding(call: Call, what: str) -> Variants:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -21,42 +21,43 @@ from cab.verification.entries import (
     initial_state,
     pack,
 )
-from cab.verification.inputs import Inputs, rows_alone
+from cab.verification.inputs import rows_alone
 from cab.verification.relation import Variant, Variants, relation
 from cab.verification.subject import Subject
 
-Lengths = tuple[Sequence[int], Sequence[int]]
-"""Numbers of targets and of source tokens of each sequence."""
-
-EDGES: Lengths = (64, 63, 1, 0, 65, 128, 2), (63, 1, 64, 5, 128, 65, 0)
-"""Lengths and borders (64, 127, 128) at the edges of blocks, single tokens, no target, no source."""
-
-UNEQUAL: Lengths = (600, 1, 0, 257, 64), (129, 64, 3, 1, 300)
+LENGTHS = {
+    7: ((64, 63, 1, 0, 65, 128, 2), (63, 1, 64, 5, 128, 65, 0)),
+    5: ((600, 1, 0, 257, 64), (129, 64, 3, 1, 300)),
+}
+"""Numbers of targets and of source tokens of each of 7 or 5 sequences: lengths and borders (64, 127, 128) at the edges
+of blocks, single tokens, no target, no source."""
 
 PROMPTS, LONG_PROMPTS = ((0, 17, 1, 64), (5, 1, 0, 2)), ((64, 0, 128, 63), (65, 300, 1, 0))
 """Numbers of tokens of two consecutive prompts of each sequence."""
 
 
-def padded_to(call: Call, lengths: Lengths) -> Inputs:
-    """Return inputs with one row per sequence, and padding after its targets and after its source."""
-    counts = dict(zip(("query", "key"), map(torch.tensor, lengths), strict=True))
-    longest = {name: int(x.max()) for name, x in counts.items()}
-    inputs = call.subject.draw(call.module, longest["query"], longest["key"], batch=len(lengths[0]))
-    masks = {n: torch.arange(longest[n]) >= x[:, None] for n, x in counts.items() if n in inputs.tensors()}
-    return replace(inputs, **{f"{name}_padding": mask.to(inputs.query.device) for name, mask in masks.items()})
-
-
-@relation(
+uneven = partial(
+    relation,
     "packed",
-    "relative error of a packed sequence",
-    entries=(PACKED,),
     limit=ROUNDING,
-    setups=(Setup(9), Setup(11, is_full=True)),
+    setups=(Setup(128, 7, source_length=128), Setup(600, 5, source_length=300, is_full=True)),
     compares=False,
 )
+
+
+def shortened(call: Call, *, shortest_source: int = 0) -> Call:
+    """Return the call with as many targets and source tokens in each row as ``LENGTHS`` has, and padding after them."""
+    targets, sources = map(torch.tensor, LENGTHS[len(call.inputs.query)])
+    counts = {"query": targets, "key": sources.clamp(min=shortest_source)}
+    masks = {n: torch.arange(x.shape[1]) >= counts[n][:, None] for n, x in call.inputs.tensors().items() if n in counts}
+    padding = {f"{name}_padding": mask.to(call.inputs.query.device) for name, mask in masks.items()}
+    return call.but(inputs=replace(call.inputs, **padding))
+
+
+@uneven("relative error of a packed sequence", entries=(PACKED,))
 def packed_outputs(call: Call) -> Variants:
     """Packed sequences, also empty ones, single tokens and edges of blocks, give the output of each sequence alone."""
-    together = call.but(inputs=padded_to(call, EDGES if call.setup.length == 9 else UNEQUAL))
+    together = shortened(call)
     with torch.no_grad():
         output = pack(together.inputs, call.module)
     yield 0.0 if output.isfinite().all() else torch.inf, "NaN or inf"
@@ -84,20 +85,14 @@ def packed_gradients(call: Call) -> Variants:
         yield Variant("", call)
 
 
-@relation(
-    "packed",
+@uneven(
     "relative error of the auxiliary loss",
     entries=(TRAINING_PACKED,),
-    limit=ROUNDING,
-    setups=(Setup(9), Setup(11, is_full=True)),
     applies=lambda s: hasattr(s.cls, "forward_packed") and s.adds_loss and not s.is_random_in_training,
-    compares=False,
 )
 def packed_loss(call: Call) -> Variants:
     """Packed sequences add the auxiliary loss of a padded batch, which is the mean over all targets."""
-    targets, sources = EDGES if call.setup.length == 9 else UNEQUAL
-    lengths = targets, [max(1, n) for n in sources]  # without a source, the loss is undefined
-    together = call.but(inputs=padded_to(call, lengths))
+    together = shortened(call, shortest_source=1)  # without a source, the loss is undefined
     yield Variant("", together, base=together.run(TRAINING), names="auxiliary loss".__eq__)
 
 
