@@ -168,7 +168,7 @@ def learned(module: Module, like: Tensor) -> dict[str, Tensor]:
     """Return the auxiliary loss [1, 1] and the statistics [1, 1 + S] added since the last call, zeros without any."""
     loss, zero = auxiliary_loss(module), like.new_zeros(1, 1)
     parts = [x for m in module.modules() if isinstance(m, TrainableModule) for x in m.pop_statistics().values()]
-    statistics = torch.cat([zero, *(x.reshape(1, -1) for x in parts)], dim=1)
+    statistics = torch.cat([zero, *(x.reshape(1, -1).to(zero) for x in parts)], dim=1)
     return {"auxiliary loss": zero if loss is None else loss.detach().reshape(1, 1), "statistics": statistics}
 
 

@@ -71,7 +71,7 @@ learning(
     limit=LEAK,
     says="depend on other rows",
     name="loss_number",
-    summary="Every auxiliary loss has one value per target of its sequence, or is a scalar of parameters only.",
+    summary="Every auxiliary loss has one value per target, or is a scalar that depends only on parameters.",
 )(rows_independent)
 
 
@@ -108,7 +108,7 @@ def of_padding(call: Call, what: str) -> Variants:
     steps = {"": [call.inputs], "with other padding": [call.inputs.filled(lambda x: 30.0 * random_direction(x))]}
     if not call.is_random:
         steps["row by row"] = [row for _, row in rows_alone(call.inputs)]
-    learnt: dict[str, Values] = {}
+    results: dict[str, Values] = {}
     for how, passes in steps.items():
         module, total = call.new_module().train(), call.inputs.query.new_zeros(1, 1)
         with torch.no_grad():
@@ -118,9 +118,9 @@ def of_padding(call: Call, what: str) -> Variants:
                 total += 0.0 if loss is None else loss * inputs.real.sum() / call.inputs.real.sum()
         after_optimizer_step(module)
         state = {f"updated buffer {n}": x.reshape(1, -1) for n, x in module.state_dict().items() if x.numel()}
-        learnt[how], finding = {"auxiliary loss": total} | state, partial(str, f"the {what} differs {how}")
+        results[how], finding = {"auxiliary loss": total} | state, partial(str, f"the {what} differs {how}")
         yield Variant(
-            how, call, values=learnt[how], base=learnt[""], names=lambda x: x.startswith(what), explain=finding
+            how, call, values=results[how], base=results[""], names=lambda x: x.startswith(what), explain=finding
         )
 
 
