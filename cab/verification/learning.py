@@ -17,8 +17,7 @@ from cab.verification.check import Measurements, check
 from cab.verification.compare import LEAK, ROUNDING
 from cab.verification.entries import FORWARD, TRAINING, Call, Entry, Setup, Values, differentiate, random_direction
 from cab.verification.inputs import LAYOUTS, Module, rows_alone
-from cab.verification.relation import Variant, Variants, relation
-from cab.verification.relations_of_inputs import rows_independent
+from cab.verification.relation import Variant, Variants, relation, rows_of
 from cab.verification.subject import Subject
 
 
@@ -65,14 +64,11 @@ def loss_lookahead(call: Call) -> Variants:
         yield value, where, limit, f"the auxiliary loss of {finding}"
 
 
-learning(
-    entries=(LOSSES,),
-    setups=(Setup(batch=3),),
-    limit=LEAK,
-    says="depend on other rows",
-    name="loss_number",
-    summary="Every auxiliary loss has one value per target, or is a scalar that depends only on parameters.",
-)(rows_independent)
+@learning("relative change of a loss with another sequence", entries=(LOSSES,), setups=(Setup(batch=3),), limit=LEAK)
+def loss_number(call: Call) -> Variants:
+    """Every auxiliary loss has one value per target, or is a scalar that depends only on parameters."""
+    equal, row = call.but(inputs=call.inputs.rows([1, 1, 1])), rows_of([1])
+    yield Variant("among equal rows", equal, row, row, explain=lambda: "a loss depends on other sequences of a batch")
 
 
 @learning(entries=(TRAINING, LOSSES), setups=(Setup(batch=3, padding="right"),), applies=lambda s: s.learns)
