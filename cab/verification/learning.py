@@ -16,7 +16,7 @@ from cab.verification.causality import gradient_leak, replacement_leak
 from cab.verification.check import Measurements, check
 from cab.verification.compare import LEAK, ROUNDING
 from cab.verification.entries import FORWARD, TRAINING, Call, Entry, Setup, Values, differentiate, random_direction
-from cab.verification.inputs import LAYOUTS, Module, rows_alone
+from cab.verification.inputs import LAYOUTS, Module, copied, rows_alone
 from cab.verification.relation import Variant, Variants, relation, rows_of
 from cab.verification.subject import Subject
 
@@ -42,13 +42,16 @@ LOSSES = Entry(
     lambda subject: subject.adds_loss,
 )
 
+POISON = 100.0
+"""Value of the padding."""
+
 learning = partial(relation, "learning", limit=ROUNDING)
 
 
 @learning(
     "relative dependence of a target's loss on later tokens",
     entries=(LOSSES,),
-    setups=(Setup(2, 1), Setup(9, 1), Setup(45, 1, has_dropout=True)),
+    setups=(Setup(2, 1), Setup(9, 1), Setup(33, 1, has_dropout=True)),
     limit=LEAK,
     applies=lambda s: s.pattern.is_causal and s.adds_loss,
     compares=False,
@@ -71,7 +74,7 @@ def loss_number(call: Call) -> Variants:
     yield Variant("among equal rows", equal, row, row, explain=lambda: "a loss depends on other sequences of a batch")
 
 
-@learning(entries=(TRAINING, LOSSES), setups=(Setup(batch=3, padding="right"),), applies=lambda s: s.learns)
+@learning(entries=(TRAINING, LOSSES), setups=(Setup(batch=3, padding="left"),), applies=lambda s: s.learns)
 def loss_once(call: Call) -> Variants:
     """In training only, the auxiliary loss is returned once; recomputation neither drops nor doubles it."""
 
@@ -83,12 +86,13 @@ def loss_once(call: Call) -> Variants:
         forward = call.module.forward
         return patch.object(call.module, "forward", lambda *x, **masks: recompute(partial(forward, **masks), *x))
 
-    evaluating = call.but(cotangent=evaluated)
-    yield Variant("with a call in evaluation mode before the backward pass", evaluating, names=lambda _: True)
+    if call.entry is TRAINING:
+        how = "with a call in evaluation mode before the backward pass"
+        yield Variant(how, call.but(cotangent=evaluated), names=lambda _: True)
     yield Variant("recomputed in the backward pass", call.but(around=recomputing), names=lambda _: True)
 
 
-@learning(entries=(TRAINING,), setups=(Setup(33, batch=3),), applies=lambda s: s.accumulates_statistics)
+@learning(entries=(TRAINING,), setups=(Setup(batch=3),), applies=lambda s: s.accumulates_statistics)
 def statistics_once(call: Call) -> Variants:
     """Buffers are updated once per training pass, also under recomputation, not by evaluation, and are saved."""
     yield from loss_once(call)
@@ -101,19 +105,21 @@ def statistics_once(call: Call) -> Variants:
 
 def of_padding(call: Call, what: str) -> Variants:
     """Yield what a step learns from other padding, and from one pass per row without padding."""
-    steps = {"": [call.inputs], "with other padding": [call.inputs.filled(lambda x: 30.0 * random_direction(x))]}
+    steps = {"": [call.inputs], "with other padding": [call.inputs.filled(lambda x: torch.full_like(x, POISON))]}
     if not call.is_random:
         steps["row by row"] = [row for _, row in rows_alone(call.inputs)]
-    results: dict[str, Values] = {}
+    module, results = call.in_mode(training=True), dict[str, Values]()
+    before = copied(module.state_dict())
     for how, passes in steps.items():
-        module, total = call.new_module().train(), call.inputs.query.new_zeros(1, 1)
+        total = call.inputs.query.new_zeros(1, 1)
         with torch.no_grad():
             for inputs in passes:
                 inputs.run(module, seed=call.seed)
                 loss = auxiliary_loss(module)
                 total += 0.0 if loss is None else loss * inputs.real.sum() / call.inputs.real.sum()
         after_optimizer_step(module)
-        state = {f"updated buffer {n}": x.reshape(1, -1) for n, x in module.state_dict().items() if x.numel()}
+        state = {f"updated buffer {n}": x.reshape(1, -1) for n, x in copied(module.state_dict()).items() if x.numel()}
+        module.load_state_dict(before)
         results[how], finding = {"auxiliary loss": total} | state, partial(str, f"the {what} differs {how}")
         yield Variant(
             how, call, values=results[how], base=results[""], names=lambda x: x.startswith(what), explain=finding
