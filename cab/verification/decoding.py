@@ -30,7 +30,7 @@ from cab.verification.entries import (
     initial_state,
 )
 from cab.verification.inputs import LAYOUTS, padding_masks, rows_alone
-from cab.verification.relation import Variant, Variants, first, relation
+from cab.verification.relation import Variant, Variants, first, is_computed, relation
 from cab.verification.relations import inputs_untouched
 
 LONGEST_STEPS = 700
@@ -139,7 +139,7 @@ def _padded_prompt(call: Call) -> Measurements:
 def decode_in_training(call: Call) -> Variants:
     """In training mode without dropout, decoding reproduces the parallel forward pass (attentions: also gradients)."""
     if not call.subject.is_random_in_training:
-        yield Variant("", call, names=lambda name: name == "outputs" or call.subject.keeps_whole_contract)
+        yield Variant("", call, names=is_computed if call.subject.keeps_whole_contract else "outputs".__eq__)
 
 
 kept = partial(relation, compares=False)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cab.training import auxiliary_loss
-from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, leaves_of, masked_inputs, seed_torch
+from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, learned, leaves_of, masked_inputs, seed_torch
 from cab.verification.subject import Subject
 
 Values = dict[str, Tensor]
@@ -237,7 +237,8 @@ def _forward(call: Call, *, training: bool = False) -> Values:
     return {"outputs": call.masked(output)}
 
 
-def _gradients(call: Call, *, training: bool, run: Callable[[Inputs, Module], Tensor] = Inputs.run) -> Values:
+def differentiate(call: Call, *, training: bool, run: Callable[[Inputs, Module], Tensor] = Inputs.run) -> Values:
+    """Return the outputs of ``run``, their gradients, and what :func:`learned` returns after the backward pass."""
     module, inputs = call.in_mode(training=training), call.inputs.requiring_grad()
     for name, x in inputs.tensors().items():
         x.requires_grad_(name not in call.frozen)
@@ -247,11 +248,10 @@ def _gradients(call: Call, *, training: bool, run: Callable[[Inputs, Module], Te
     direction = direction.where(call.inputs.real.unsqueeze(-1), 0.0) if call.hides_padding else direction
     leaves = {name: x for name, x in leaves_of(module, inputs).items() if x.requires_grad}
     values = {f"gradient of {name}": x for name, x in gradients_of(output, leaves, direction).items()}
-    auxiliary_loss(module)
     if call.hides_padding:
         padding = {f"gradient of {name}": mask for name, _, mask in masked_inputs(call.inputs)}
         values = {n: x.masked_fill(padding[n][..., None], 0.0) if n in padding else x for n, x in values.items()}
-    return {"outputs": call.masked(output)} | values
+    return {"outputs": call.masked(output)} | values | learned(module, output)
 
 
 def random_direction(output: Tensor) -> Tensor:
@@ -271,7 +271,7 @@ def _decoding(call: Call, *, chunks: Callable[[int], Sequence[int]], training: b
 def _one_source(call: Call) -> Values:
     """Return outputs and, in a causal pattern, those of steps, with one tensor as key and value."""
     call = call.but(inputs=replace(call.inputs, value=call.inputs.key))
-    return _forward(call) | ({"steps": STEPS.compute(call)["outputs"]} if call.subject.decodes else {})
+    return _forward(call) | ({"outputs of steps": STEPS.compute(call)["outputs"]} if call.subject.decodes else {})
 
 
 def pack(inputs: Inputs, module: Module) -> Tensor:
@@ -308,7 +308,7 @@ def _trained(call: Call, *, chunks: Callable[[int], Sequence[int]]) -> Values:
     """Return outputs and gradients of decoding in training mode; caches of other packages have no gradients."""
     if not call.subject.keeps_whole_contract:
         return _decoding(call, chunks=chunks, training=True)
-    return _gradients(call, training=True, run=lambda x, module: decode(module, x, chunks(x.query.shape[1])))
+    return differentiate(call, training=True, run=lambda x, module: decode(module, x, chunks(x.query.shape[1])))
 
 
 def _prompt(length: int) -> list[int]:
@@ -329,8 +329,8 @@ def _packs(subject: Subject) -> bool:
 
 FORWARD = Entry("outputs", _forward)
 TRAINED_OUTPUTS = Entry("outputs in training mode", partial(_forward, training=True))
-GRADIENT = Entry("gradients", partial(_gradients, training=False))
-TRAINING = Entry("outputs and gradients in training mode", partial(_gradients, training=True))
+GRADIENT = Entry("gradients", partial(differentiate, training=False))
+TRAINING = Entry("outputs and gradients in training mode", partial(differentiate, training=True))
 STEPS = Entry("steps", partial(_decoding, chunks=_single), _decodes, longest=7)
 ALL_STEPS = replace(STEPS, longest=sys.maxsize)
 PROMPT = Entry("a prompt", partial(_decoding, chunks=_prompt), _prefills, longest=9)
@@ -340,8 +340,8 @@ CHUNKS = Entry("prompts in chunks", partial(_decoding, chunks=chunked), _prefill
 TRAINING_STEPS = Entry("steps in training mode", partial(_trained, chunks=_single), _decodes)
 TRAINING_PROMPT = Entry("a prompt in training mode", partial(_trained, chunks=chunked), _prefills)
 ONE_SOURCE = Entry("outputs for one source", _one_source, lambda subject: subject.pattern.is_cross, longest=7)
-PACKED = Entry("packed sequences", partial(_gradients, training=False, run=pack), _packs)
-TRAINING_PACKED = Entry("packed sequences in training mode", partial(_gradients, training=True, run=pack), _packs)
+PACKED = Entry("packed sequences", partial(differentiate, training=False, run=pack), _packs)
+TRAINING_PACKED = Entry("packed sequences in training mode", partial(differentiate, training=True, run=pack), _packs)
 
 METHODS = (FORWARD, TRAINING, STEPS, PROMPT)
 """One entry per method of the contract, and training mode."""

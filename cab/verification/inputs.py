@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from cab.attention import Attention
 from cab.padding import real_tokens
+from cab.training import TrainableModule, auxiliary_loss
 
 LAYOUTS = ("right", "left", "inside", "row")
 """Layouts of padding that a class may support; see :func:`padding_masks`."""
@@ -161,6 +162,14 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def leaves_of(module: Module, inputs: Inputs) -> dict[str, Tensor]:
     """Return the inputs and the trainable parameters by name."""
     return inputs.tensors() | {name: x for name, x in module.named_parameters() if x.requires_grad}
+
+
+def learned(module: Module, like: Tensor) -> dict[str, Tensor]:
+    """Return the auxiliary loss [1, 1] and the statistics [1, 1 + S] added since the last call, zeros without any."""
+    loss, zero = auxiliary_loss(module), like.new_zeros(1, 1)
+    parts = [x for m in module.modules() if isinstance(m, TrainableModule) for x in m.pop_statistics().values()]
+    statistics = torch.cat([zero, *(x.reshape(1, -1).to(zero) for x in parts)], dim=1)
+    return {"auxiliary loss": zero if loss is None else loss.detach().reshape(1, 1), "statistics": statistics}
 
 
 def gradients_of(

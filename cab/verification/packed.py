@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
-from torch import Tensor
 
-from cab.training import auxiliary_loss
 from cab.verification.check import Measurements, check
 from cab.verification.compare import ROUNDING, difference
 from cab.verification.entries import (
@@ -23,42 +21,43 @@ from cab.verification.entries import (
     initial_state,
     pack,
 )
-from cab.verification.inputs import Inputs, Module, rows_alone
+from cab.verification.inputs import rows_alone
 from cab.verification.relation import Variant, Variants, relation
 from cab.verification.subject import Subject
 
-Lengths = tuple[Sequence[int], Sequence[int]]
-"""Numbers of targets and of source tokens of each sequence."""
-
-EDGES: Lengths = (64, 63, 1, 0, 65, 128, 2), (63, 1, 64, 5, 128, 65, 0)
-"""Lengths and borders (64, 127, 128) at the edges of blocks, single tokens, no target, no source."""
-
-UNEQUAL: Lengths = (600, 1, 0, 257, 64), (129, 64, 3, 1, 300)
+LENGTHS = {
+    7: ((64, 63, 1, 0, 65, 128, 2), (63, 1, 64, 5, 128, 65, 0)),
+    5: ((600, 1, 0, 257, 64), (129, 64, 3, 1, 300)),
+}
+"""Numbers of targets and of source tokens of each of 7 or 5 sequences: lengths and borders (64, 127, 128) at the edges
+of blocks, single tokens, no target, no source."""
 
 PROMPTS, LONG_PROMPTS = ((0, 17, 1, 64), (5, 1, 0, 2)), ((64, 0, 128, 63), (65, 300, 1, 0))
 """Numbers of tokens of two consecutive prompts of each sequence."""
 
 
-def padded_to(call: Call, lengths: Lengths) -> Inputs:
-    """Return inputs with one row per sequence, and padding after its targets and after its source."""
-    counts = dict(zip(("query", "key"), map(torch.tensor, lengths), strict=True))
-    longest = {name: int(x.max()) for name, x in counts.items()}
-    inputs = call.subject.draw(call.module, longest["query"], longest["key"], batch=len(lengths[0]))
-    masks = {n: torch.arange(longest[n]) >= x[:, None] for n, x in counts.items() if n in inputs.tensors()}
-    return replace(inputs, **{f"{name}_padding": mask.to(inputs.query.device) for name, mask in masks.items()})
-
-
-@relation(
+uneven = partial(
+    relation,
     "packed",
-    "relative error of a packed sequence",
-    entries=(PACKED,),
     limit=ROUNDING,
-    setups=(Setup(9), Setup(11, is_full=True)),
+    setups=(Setup(128, 7, source_length=128), Setup(600, 5, source_length=300, is_full=True)),
     compares=False,
 )
+
+
+def shortened(call: Call, *, shortest_source: int = 0) -> Call:
+    """Return the call with as many targets and source tokens in each row as ``LENGTHS`` has, and padding after them."""
+    targets, sources = map(torch.tensor, LENGTHS[len(call.inputs.query)])
+    counts = {"query": targets, "key": sources.clamp(min=shortest_source)}
+    masks = {n: torch.arange(x.shape[1]) >= counts[n][:, None] for n, x in call.inputs.tensors().items() if n in counts}
+    padding = {f"{name}_padding": mask.to(call.inputs.query.device) for name, mask in masks.items()}
+    return call.but(inputs=replace(call.inputs, **padding))
+
+
+@uneven("relative error of a packed sequence", entries=(PACKED,))
 def packed_outputs(call: Call) -> Variants:
     """Packed sequences, also empty ones, single tokens and edges of blocks, give the output of each sequence alone."""
-    together = call.but(inputs=padded_to(call, EDGES if call.setup.length == 9 else UNEQUAL))
+    together = shortened(call)
     with torch.no_grad():
         output = pack(together.inputs, call.module)
     yield 0.0 if output.isfinite().all() else torch.inf, "NaN or inf"
@@ -86,25 +85,15 @@ def packed_gradients(call: Call) -> Variants:
         yield Variant("", call)
 
 
-@check(
-    "packed",
+@uneven(
     "relative error of the auxiliary loss",
-    limit=ROUNDING,
+    entries=(TRAINING_PACKED,),
     applies=lambda s: hasattr(s.cls, "forward_packed") and s.adds_loss and not s.is_random_in_training,
 )
-def packed_loss(subject: Subject) -> Measurements:
-    """Packed sequences add the mean of the auxiliary losses of each one alone, weighted by numbers of targets."""
-    for targets, sources in (EDGES, UNEQUAL) if subject.long else (EDGES,):
-        module = subject.build().train()
-        call = Call.of(subject, Setup(), PACKED).but(module=module)
-        inputs = padded_to(call, (targets, [max(1, n) for n in sources]))  # without a source, the loss is undefined
-        pack(inputs, module)
-        zero = inputs.query.new_zeros(1)
-        actual, expected = _loss(module, zero), zero
-        for _, alone in rows_alone(inputs):
-            alone.run(module)
-            expected = expected + alone.query.shape[1] / sum(targets) * _loss(module, zero)
-        yield difference(actual, expected), f"lengths {targets}"
+def packed_loss(call: Call) -> Variants:
+    """Packed sequences add the auxiliary loss of a padded batch, which is the mean over all targets."""
+    together = shortened(call, shortest_source=1)  # without a source, the loss is undefined
+    yield Variant("", together, base=together.run(TRAINING), names="auxiliary loss".__eq__)
 
 
 @check(
@@ -133,9 +122,3 @@ def packed_prompts(subject: Subject) -> Measurements:
                 expected = replace(inputs.rows(slice(row, row + 1)), query=tokens[None]).run(module)[0]
                 where = " and ".join(str(lengths[row]) for lengths in prompts)
                 yield difference(torch.cat(together), expected), f"prompts of {where} tokens, 2 steps"
-
-
-def _loss(module: Module, zero: Tensor) -> Tensor:
-    """Return the auxiliary loss of the last call, or ``zero`` [1]."""
-    loss = auxiliary_loss(module)
-    return zero if loss is None else loss[None]

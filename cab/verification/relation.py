@@ -22,6 +22,11 @@ from cab.verification.side_effects import SETTINGS, restored
 from cab.verification.subject import Subject
 
 
+def is_computed(name: str) -> bool:
+    """Return whether a value is an output or a gradient; a loss or a buffer has a scale of its own."""
+    return name.startswith(("outputs", "gradient"))
+
+
 @dataclass(frozen=True)
 class Variant:
     """A transformed call, and the values that it must have.
@@ -33,7 +38,7 @@ class Variant:
         actual: the part of the values of the call that is compared.
         values: the values of the call, if it has been made.
         base: the expected values (default: those of the plain call).
-        names: the values that are compared (default: all).
+        names: the values that are compared (default: outputs and gradients).
         factor: factor on the expected gradients.
         explain: function that returns the defect in words if the values differ.
     """
@@ -44,7 +49,7 @@ class Variant:
     actual: Callable[[Tensor], Tensor] | None = None
     values: Values | None = None
     base: Values | None = None
-    names: Callable[[str], bool] = lambda _: True
+    names: Callable[[str], bool] = is_computed
     factor: float = 1.0
     explain: Callable[[], str] | None = None
 
@@ -172,7 +177,8 @@ def _exact_errors(function: Function, call: Call, against: Entry) -> dict[tuple[
 def _errors(variant: Variant, against: Entry, plain: Values | None = None) -> dict[str, Tensor]:
     """Return the error of every value at every position."""
     expected = variant.base or plain or plain_values(variant.call, against)
-    actual, floor, errors = variant.values or variant.call.run(), gradient_floor(expected), {}
+    actual, errors = variant.values or variant.call.run(), {}
+    floor = gradient_floor({name: x for name, x in expected.items() if is_computed(name)})
     for name, x in expected.items():
         is_part = variant.expected is not None or variant.actual is not None
         if not variant.names(name) or (is_part and name not in PER_TOKEN):
@@ -180,7 +186,8 @@ def _errors(variant: Variant, against: Entry, plain: Values | None = None) -> di
         y = actual.get(name)
         x = x if variant.expected is None else variant.expected(x)
         y = torch.zeros_like(x) if y is None else y if variant.actual is None else variant.actual(y)
-        errors[name] = error_at(y if name == "outputs" else y / variant.factor, x, floor)
+        y = y if name == "outputs" else y / variant.factor
+        errors[name] = error_at(y, x, floor if is_computed(name) else 0.0)
     return errors
 
 

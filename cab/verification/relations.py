@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
-from cab.training import TrainableModule, auxiliary_loss
+from cab.training import auxiliary_loss
 from cab.verification.compare import LEAK, ROUNDING, difference
 from cab.verification.entries import FORWARD, GRADIENT, LONGEST, METHODS, ONE_SOURCE, STEPS, TRAINING, Call, Setup
 from cab.verification.inputs import Inputs, copied, seed_torch
@@ -126,9 +126,6 @@ def no_counters(call: Call) -> Variants:
     snapshots = []
     for _ in range(3):
         call.run()
-        for learner in call.module.modules():
-            if isinstance(learner, TrainableModule):
-                learner.pop_statistics()
         snapshots.append(values_of(call.module))
     second, third = snapshots[1:]
     changed = [name for name in second | third if second.get(name) != third.get(name)]

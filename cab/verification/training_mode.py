@@ -13,7 +13,7 @@ from cab.verification.check import Measurements, check
 from cab.verification.compare import ROUNDING
 from cab.verification.entries import FORWARD, GRADIENT, LONGEST, TRAINING, Call, Setup, random_direction
 from cab.verification.inputs import Inputs
-from cab.verification.relation import Variant, Variants, plain_values, relation, transposed
+from cab.verification.relation import Variant, Variants, is_computed, plain_values, relation, transposed
 from cab.verification.subject import Subject
 
 # --- gradients -------------------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ gradient = partial(relation, "training_mode", limit=ROUNDING, entries=(GRADIENT,
 )
 def training_is_evaluation(call: Call) -> Variants:
     """Without dropout, training and evaluation mode, with and without autograd, give equal outputs and gradients."""
-    yield Variant("", call, names="outputs".__eq__ if call.entry is FORWARD else lambda _: True)
+    yield Variant("", call, names="outputs".__eq__ if call.entry is FORWARD else is_computed)
 
 
 @gradient(entries=(TRAINING,), setups=(Setup(9, batch=3), LONGEST))

@@ -188,9 +188,7 @@ def along(call: Call, rules: Sequence[Rule], longest: int = 128) -> Variants:
 walks = partial(decoding, "branching", entries=(ALL_STEPS,), compares=False)
 
 
-@walks(
-    "relative error along a walk", entries=(ALL_STEPS,), setups=[Setup(30, seed=n, is_full=n > 2) for n in range(9)]
-)
+@walks("relative error along a walk", entries=(ALL_STEPS,), setups=[Setup(30, seed=n, is_full=n > 2) for n in range(9)])
 def decode_walk(call: Call) -> Variants:
     """Random sequences of reading, reordering, merging, branching and other calls leave decoding correct."""
     pads = call.subject.decodes_padding("inside")
