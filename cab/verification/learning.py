@@ -75,7 +75,7 @@ def loss_number(call: Call) -> Variants:
 
 
 @learning(entries=(TRAINING, LOSSES), setups=(Setup(batch=3, padding="left"),), applies=lambda s: s.learns)
-def loss_once(call: Call) -> Variants:
+def loss_once(call: Call, ignored: str = "statistics") -> Variants:
     """In training only, the auxiliary loss is returned once; recomputation neither drops nor doubles it."""
 
     def evaluated(x: Tensor) -> Tensor:
@@ -88,14 +88,14 @@ def loss_once(call: Call) -> Variants:
 
     if call.entry is TRAINING:
         how = "with a call in evaluation mode before the backward pass"
-        yield Variant(how, call.but(cotangent=evaluated), names=lambda _: True)
-    yield Variant("recomputed in the backward pass", call.but(around=recomputing), names=lambda _: True)
+        yield Variant(how, call.but(cotangent=evaluated), names=ignored.__ne__)
+    yield Variant("recomputed in the backward pass", call.but(around=recomputing), names=ignored.__ne__)
 
 
 @learning(entries=(TRAINING,), setups=(Setup(batch=3),), applies=lambda s: s.accumulates_statistics)
 def statistics_once(call: Call) -> Variants:
     """Buffers are updated once per training pass, also under recomputation, not by evaluation, and are saved."""
-    yield from loss_once(call)
+    yield from loss_once(call, ignored="auxiliary loss")
     call.inputs.run(call.in_mode(training=True))
     after_optimizer_step(call.module)
     loaded = call.new_module(100)

@@ -72,7 +72,7 @@ def transposed(x: Tensor) -> Tensor:
 Variants = Iterator[Variant | tuple[Any, ...]]
 """Transformed calls, and measurements."""
 
-Function = Callable[[Call], Variants]
+Function = Callable[..., Variants]
 
 
 def relation(

@@ -55,9 +55,22 @@ def scalar_loss_of_inputs(call):
     call.module.add_loss(call.module.entropy(call.result).mean(), PaddingMasks())
 
 
+@defect("losses", "NS", "loss_number", base=Sharpened)
+def scalar_loss_of_first_row(call):
+    call.module.add_loss(call.module.entropy(call.result)[0].mean())
+
+
 @defect("losses", "CC", "loss_number", base=Sharpened)
 def scalar_loss_of_detached_inputs(call):
     call.module.add_loss(call.module.temperature.square().mean() * call.query.detach().abs().mean())
+
+
+@caught("NS", "loss_once")
+class LossDroppedByEvaluation(Sharpened):
+    def weights(self, query, key, padding):
+        if not self.training:
+            self._losses = []
+        return super().weights(query, key, padding)
 
 
 @caught("NC", "loss_once")
@@ -104,6 +117,14 @@ class GathersInEvaluation(Clustered):
         mode, self.training = self.training, True
         super().accumulate_statistics(**statistics)
         self.training = mode
+
+
+@caught("CS", "statistics_once")
+class GathersInEvaluationAlone(Clustered):
+    @torch.no_grad()
+    def accumulate_statistics(self, **statistics):
+        if not self.training:
+            self._statistics.update(statistics)
 
 
 @caught("NC", "statistics_padding")
