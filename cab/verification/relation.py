@@ -75,7 +75,7 @@ def relation(
     quantity: str = "relative error",
     *,
     entries: tuple[Entry, ...] = ENTRIES,
-    setups: Iterable[Setup | int] = (17,),
+    setups: Iterable[Setup | int] | Callable[[Subject], Iterable[Setup]] = (17,),
     limit: Limit = 0.0,
     against: Entry | None = None,
     says: str = "differ",
@@ -90,6 +90,7 @@ def relation(
     Args:
         group: group of the check.
         quantity: the measured quantity.
+        setups: setups or lengths, or a function from the subject to its setups.
         limit: largest error that passes; with 0, values must be bit-identical.
         against: entry whose plain values are expected (default: the entry itself).
         says: predicate of the finding, after entry and transformation.
@@ -98,10 +99,11 @@ def relation(
         name, summary: name and property of the check (default: those of the function).
         options: further attributes of :class:`cab.verification.check.Check`.
     """
-    sized = [Setup(setup) if isinstance(setup, int) else setup for setup in setups]
+    listed = setups if callable(setups) else [Setup(x) if isinstance(x, int) else x for x in setups]
 
     def add(function: Function) -> Function:
         def measurements(subject: Subject, *, layout: str) -> Measurements:
+            sized = listed(subject) if callable(listed) else listed
             chosen = chain.from_iterable(setup.for_subject(subject) for setup in sized)
             padded = [setup._replace(padding=layout or setup.padding) for setup in chosen]
             calls = (
