@@ -9,14 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cab.verification.check import FLOAT32, Measurements
+from cab.verification.check import FLOAT32
 from cab.verification.compare import LEAK, ROUNDING, error_at
 from cab.verification.entries import FORWARD, LONGEST, TRAINING, Call, Setup
 from cab.verification.inputs import Inputs, Module, gradient_to
 from cab.verification.relation import Variant, Variants, first, relation
-
-LONGEST_WHOLE = 400
-"""Shorter sequences are checked at every position."""
 
 BORDERS = (
     *(1125, 2048, 2646, 2800, 2880, 3000, 3024, 3072, 3136, 3150, 3200, 3240, 3300, 3360, 3402, 3430, 3456, 3500),
@@ -28,7 +25,6 @@ ODD_LENGTHS = (105, 231, 385)
 """Lengths at which every position is checked, which exposes blocks of any length up to half of them."""
 
 leak_check = partial(relation, "causality", limit=LEAK, applies=lambda s: s.pattern.is_causal)
-LENGTH_FINDING = "the first outputs depend on the length of the sequence"
 
 ODD = tuple(Setup(n, batch=1, embed_dim=8, num_heads=1, is_full=True) for n in ODD_LENGTHS)
 
@@ -64,7 +60,7 @@ def lookahead_gradient(call: Call) -> Variants:
 def lookahead_perturbation(call: Call) -> Variants:
     """Output i does not change when all targets after i are replaced, at every position, for inputs of scale 1 to 5."""
     scale = 5.0 if call.setup.length == 130 else 1.0
-    yield replacement_leak(call.module, call.inputs, torch.arange(call.setup.length), scale, "")
+    yield replacement_leak(call.module, call.inputs, torch.arange(call.setup.length), scale, "replaced")
 
 
 @leak_check(
@@ -76,8 +72,8 @@ def lookahead_perturbation(call: Call) -> Variants:
 def lookahead_in_training(call: Call) -> Variants:
     """In training mode with a fixed seed, output i does not change when all targets after i are replaced."""
     length = call.setup.length
-    cuts = torch.arange(length) if length < LONGEST_WHOLE else torch.tensor([length // 3, BORDERS[-1] - 1])
-    yield replacement_leak(call.in_mode(training=True), call.inputs, cuts, 3.0, "", seed=1)
+    cuts = torch.tensor([length // 3, BORDERS[-1] - 1]) if length in call.subject.long else torch.arange(length)
+    yield replacement_leak(call.in_mode(training=True), call.inputs, cuts, 3.0, "replaced", seed=1)
 
 
 @leak_check(
@@ -89,10 +85,12 @@ def lookahead_in_training(call: Call) -> Variants:
 )
 def lookahead_long(call: Call) -> Variants:
     """No output before a block border of a long sequence depends on targets after it (gradient and replacement)."""
-    module, inputs = call.in_mode(training=True), call.inputs
-    yield from border_leaks(module, inputs, "gradient")
+    row = call.inputs.requiring_grad()
+    output = row.run(call.in_mode(training=True))
+    for border in (border for border in BORDERS if border < call.setup.length):
+        yield _leak(row, output[0, :border], torch.tensor([border - 1]), "gradient")
     for border in (BORDERS[0], call.setup.length // 2, BORDERS[-1]):
-        yield replacement_leak(module.eval(), inputs, torch.tensor([border - 1]), 1.0, "")
+        yield replacement_leak(call.in_mode(training=False), call.inputs, torch.tensor([border - 1]), 1.0, "replaced")
 
 
 @leak_check(
@@ -100,43 +98,34 @@ def lookahead_long(call: Call) -> Variants:
     limit=ROUNDING,
     entries=(FORWARD,),
     setups=(Setup(33), Setup(33, scale=4.0), Setup(300), Setup(LONGEST)),
+    says="depend on the length of the sequence",
 )
 def lookahead_length(call: Call) -> Variants:
     """Every prefix gives the start of the full output, so no factor depends on the final length."""
     length = call.setup.length
     for n in {33: (1, 2, 5, 16, 17, 31, 32), 300: (1, 64, 255, 257)}.get(length, (700, length // 2, length - 2)):
-        prefix = call.but(inputs=call.inputs.targets(0, n))
-        yield Variant(f"of the first {n} tokens", prefix, first(n), explain=lambda: LENGTH_FINDING)
+        yield Variant(f"of the first {n} tokens", call.but(inputs=call.inputs.targets(0, n)), first(n))
 
 
 def gradient_leak(module: Module, inputs: Inputs, positions: Tensor, setup: str) -> tuple[float, str, float, str]:
     """Return the measurement of the largest gradient of an output to a later target; one row per position."""
     rows = inputs.repeated(len(positions)).requiring_grad()
-    positions = positions.to(rows.query.device)
-    output = rows.run(module)
-    chosen = output[torch.arange(len(positions)), positions]
-    return _worst_pair(_later_gradient(rows, chosen, positions), positions, setup)
+    return _leak(rows, rows.run(module)[range(len(positions)), positions], positions, setup)
 
 
-def border_leaks(module: Module, inputs: Inputs, setup: str) -> Measurements:
-    """Yield the largest gradient of the outputs before each border to a target after it."""
-    row = inputs.requiring_grad()
-    output = row.run(module)
-    for border in (border for border in BORDERS if border < len(output[0])):
-        last = torch.tensor([border - 1], device=output.device)
-        yield _worst_pair(_later_gradient(row, output[0, :border], last), last, setup)
-
-
-def _later_gradient(rows: Inputs, chosen: Tensor, positions: Tensor) -> Tensor:
-    """Return the gradient of ``chosen`` outputs to targets after ``positions``, relative to the largest, [rows, N]."""
+def _leak(rows: Inputs, chosen: Tensor, positions: Tensor, setup: str) -> tuple[float, str, float, str]:
+    """Return the measurement of the gradient of ``chosen`` outputs to targets after ``positions``, one per row."""
     direction = torch.randn(chosen.shape, generator=torch.Generator().manual_seed(0)).to(chosen)
     gradient = gradient_to(rows.query, (chosen * direction).sum(), retain_graph=True).double().norm(dim=-1)
     largest = gradient.amax(dim=1)
     # At least the float32 noise of outputs of this size, for outputs that hardly depend on the query.
     floor = chosen.detach().double().norm(dim=-1).median() * FLOAT32
-    later = torch.arange(gradient.shape[1], device=gradient.device) > positions[:, None]
     size = (largest + largest.median()).clamp_min(floor / LEAK).clamp_min(1e-30)
-    return (gradient / size[:, None]).where(later, 0.0)
+    later = torch.arange(gradient.shape[1]) > positions[:, None]
+    leak = (gradient / size[:, None]).where(later.to(gradient.device), 0.0)
+    row, token = divmod(int(leak.nan_to_num(nan=torch.inf).argmax()), leak.shape[1])
+    finding = f"output {positions[row]} depends on token {token}"
+    return leak[row, token].item(), f"{setup}, {finding}", LEAK, finding
 
 
 def replacement_leak(
@@ -172,10 +161,3 @@ def replacement_leak(
     cut = leak.amax(dim=1).argmax()
     finding = f"output {leak[cut].argmax().item()} depends on tokens after {positions[cut + 1].item()}"
     return leak[cut].max().item(), f"{setup}, {finding}", limit, finding
-
-
-def _worst_pair(leak: Tensor, positions: Tensor, setup: str) -> tuple[float, str, float, str]:
-    """Return the largest value of ``leak`` [rows, N] and the output and token that it belongs to."""
-    row, source = divmod(int(leak.nan_to_num(nan=torch.inf).argmax()), leak.shape[1])
-    finding = f"output {positions[row].item()} depends on token {source}"
-    return leak[row, source].item(), f"{setup}, {finding}", LEAK, finding

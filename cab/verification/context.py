@@ -131,12 +131,6 @@ def _gradient_sizes(module: Module, inputs: Inputs, outputs: Tensor) -> Tensor:
 
 
 SHORT, MIDDLE = 66, 600
-LEAST_READ = 0.7
-"""Smallest share of tokens read, relative to the share at the shortest length."""
-DECAYED = 0.5
-"""Mean gradient to tokens 24 to 32 before an output, relative to the nearest 8, below which a method decays."""
-NOT_DECAYED = 0.05
-"""Mean gradient to the first 32 of 600 tokens, relative to the nearest 8, below which 4,133 tokens are not all read."""
 
 
 @check(
@@ -152,8 +146,8 @@ def context_map(subject: Subject) -> Measurements:
     _, _, usual = _tokens_read(subject, SHORT)
     outputs, sizes, share = _tokens_read(subject, MIDDLE)
     near, far = (sizes[:, MIDDLE - last : MIDDLE - first].mean() for first, last in ((8, 16), (31, 39)))
-    decays = 0.0 < float(far) < DECAYED * float(near)  # with the distance of the token
-    reaches_start = bool(sizes[:, :32].mean() > NOT_DECAYED * near)
+    decays = 0.0 < float(far) < 0.5 * float(near)  # with the distance of the token
+    reaches_start = bool(sizes[:, :32].mean() > 0.05 * near)  # otherwise 4,133 tokens are not all read
     for length in (MIDDLE, *subject.long):
         if length != MIDDLE:
             outputs, sizes, share = _tokens_read(subject, length)
@@ -164,7 +158,7 @@ def context_map(subject: Subject) -> Measurements:
             targets["first token"] = torch.zeros_like(outputs)
             part = float(share / usual)
             finding = f"outputs read {part:.0%} of the share of tokens that they read at n={SHORT}"
-            yield 1.0 - min(part, 1.0), f"n={length}, all tokens", 1.0 - LEAST_READ, finding
+            yield 1.0 - min(part, 1.0), f"n={length}, all tokens", 0.3, finding
         for name, tokens in targets.items():
             unread = 1.0 - (sizes[torch.arange(len(outputs)), tokens] > 0.0).double().mean()
             yield unread, f"n={length}, {name}", 0.5, f"at n={length}, most outputs do not read the {name}"

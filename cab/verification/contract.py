@@ -13,12 +13,12 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from cab.attention import Attention, LayerPosition
-from cab.claims import NUM_TOKENS, Claims
+from cab.claims import NUM_TOKENS
 from cab.patterns import Pattern
 from cab.verification.causality import gradient_leak, replacement_leak
 from cab.verification.check import CHECKS, Measurements, check
 from cab.verification.compare import LEAK, ROUNDING, difference, distance
-from cab.verification.entries import FORWARD, Call, Setup, build, decode, initial_state
+from cab.verification.entries import FORWARD, TRAINING, Call, Setup, build, decode, initial_state
 from cab.verification.inputs import LAYOUTS, rows_alone
 from cab.verification.numerics import SLOPE, derivative_error
 from cab.verification.relation import Variant, Variants, relation, rows_of
@@ -108,17 +108,15 @@ def output_type(subject: Subject) -> Measurements:
             yield float(actual != kind), f"n={length}, {batch} rows, {mode} ({', '.join(map(str, actual))})"
 
 
-Sizes = tuple[tuple[int, int], ...]
-
-SIZES: Sizes = ((768, 12), (128, 1), (64, 16), (21, 3))
+SIZES = ((768, 12), (128, 1), (64, 16), (21, 3))
 """Widths and head counts: head dimensions of 64 (in the full suite alone), 128, 4 and 7."""
-OTHER_SIZES: Sizes = ((96, 2), (80, 1), (192, 2), (192, 1))
+OTHER_SIZES = ((96, 2), (80, 1), (192, 2), (192, 1))
 """The same for modules of other packages that refuse one of these sizes: head dimensions of 48, 80, 96 and 192."""
 
 
-def _sizes(subject: Subject, *, quick: Sizes = SIZES[1:]) -> Iterator[Setup]:
+def _sizes(subject: Subject, *, first: int = 1) -> Iterator[Setup]:
     """Yield a setup of every size. A class may refuse an odd head dimension with a ValueError, and is then skipped."""
-    sizes = SIZES if subject.long else quick
+    sizes = SIZES if subject.long else SIZES[first:]
     others = OTHER_SIZES if any(subject.refuses(*size) for size in sizes) else ()
     for embed_dim, num_heads in (*sizes, *others):
         if subject.refuses(embed_dim, num_heads):
@@ -161,7 +159,7 @@ def model_sizes(call: Call) -> Variants:
     "sizes",
     "relative error between gradient and central differences",
     entries=(FORWARD,),
-    setups=partial(_sizes, quick=SIZES[2:]),
+    setups=partial(_sizes, first=2),
     limit=SLOPE,
     compares=False,
     applies=lambda s: s.claims.has_exact_gradient,
@@ -227,8 +225,6 @@ def _distance(subject: Subject, seed: int, options: Mapping[str, Any]) -> float:
 BACKBONE = 122_319_360
 """Number of parameters of GPT-2 with softmax attention (12 layers, width 768), as counted in CAB, Table 17."""
 
-BUDGET = Claims.parameter_budget
-
 
 @check(
     "parameters",
@@ -238,28 +234,19 @@ BUDGET = Claims.parameter_budget
     declared_in="claims.parameter_budget",
 )
 def parameter_budget(subject: Subject) -> Measurements:
-    """In every layer of GPT-2, the attention adds at most 10% of the parameters, or its class's declared budget.
-
-    GPT-2 is the paper's language model. Methods published with more parameters (S4D, LongShort) declare
-    ``claims.parameter_budget``; ``cab paper params`` reports the share for other backbones.
-    """
+    """In every layer of GPT-2, the attention adds at most 10% of the parameters, or its class's declared budget."""
     module = subject.build(embed_dim=768, num_heads=12)
-    budget = subject.claims.parameter_budget
     width, count = module.embed_dim, sum(parameter.numel() for parameter in module.parameters())
     added = 12 * (count - 4 * width * (width + 1)) / BACKBONE
-    declared = f", {budget:.0%} declared by the class, {BUDGET:.0%} in the paper" if budget != BUDGET else ""
-    yield max(added, 0.0), f"width {width}, {count:,} parameters per layer{declared}"
+    yield max(added, 0.0), f"width {width}, {count:,} parameters per layer"
 
 
-@check("compile", "graph breaks", is_quick=False)
-def compile_graph_breaks(subject: Subject) -> Measurements:
+@relation("compile", "graph breaks", entries=(FORWARD, TRAINING), setups=(600,), compares=False, is_quick=False)
+def compile_graph_breaks(call: Call) -> Variants:
     """torch.compile captures the call in a single graph, in evaluation and in training mode."""
     import torch._dynamo  # takes seconds
 
-    for training in (False, True):
-        module, inputs = subject.case(600, training=training, requires_grad=True)
-        torch._dynamo.reset()
-        explained = torch._dynamo.explain(lambda *tensors, module=module: module(*tensors))(*inputs.tensors().values())
-        reasons = "; ".join(str(reason.reason).splitlines()[0] for reason in explained.break_reasons)
-        mode = "training" if training else "evaluation"
-        yield explained.graph_break_count, f"n=600, {mode}{f' ({reasons})' if reasons else ''}"
+    torch._dynamo.reset()
+    module, inputs = call.in_mode(training=call.entry is TRAINING), call.inputs.requiring_grad()
+    explained = torch._dynamo.explain(lambda *tensors: module(*tensors))(*inputs.tensors().values())
+    yield explained.graph_break_count, "; ".join(str(x.reason).splitlines()[0] for x in explained.break_reasons)

@@ -191,21 +191,17 @@ def parameters_learn(subject: Subject) -> Measurements:
     yield len(missing), f"n={', '.join(map(str, tested))} ({', '.join(sorted(missing)) or 'none'})"
 
 
-@gradient(
-    "parameters without a gradient",
-    entries=(TRAINING,),
-    setups=[Setup(n, 3, padding=layout) for n, layout in ((2, ""), (17, ""), (17, "left"), (70, ""), (300, "right"))],
-    limit=0.0,
-    compares=False,
-    declared_in="unused_parameters",
-)
-def parameters_in_every_batch(call: Call) -> Variants:
+@check("training_mode", "parameters without a gradient", declared_in="unused_parameters")
+def parameters_in_every_batch(subject: Subject) -> Measurements:
     """Every parameter takes part in the backward pass at every length from 2, as distributed data parallel requires."""
-    _backward(call.in_mode(training=True), call.inputs.requiring_grad())
-    allowed = tuple(call.subject.declared("unused_parameters", ()))
-    unused = (name for name, p in call.module.named_parameters() if p.requires_grad and p.grad is None)
-    missing = ", ".join(name for name in unused if not name.startswith(allowed))
-    yield float(bool(missing)), missing, None, f"no gradient for {missing} at n={call.setup.length}"
+    allowed = tuple(subject.declared("unused_parameters", ()))
+    for length, layout in ((2, ""), (17, ""), (17, "left"), (70, ""), (300, "right")):
+        module, inputs = subject.case(length, batch=3, padding=layout, training=True, requires_grad=True)
+        _backward(module, inputs)
+        unused = (name for name, p in module.named_parameters() if p.requires_grad and p.grad is None)
+        missing = [name for name in unused if not name.startswith(allowed)]
+        names, where = ", ".join(missing) or "none", f"n={length}{layout and f', padding {layout}'}"
+        yield len(missing), f"{where} ({names})", None, f"no gradient for {names} at n={length}"
 
 
 RATES = (0.1, 0.5)
@@ -264,12 +260,10 @@ def dropout_differs(subject: Subject) -> Measurements:
     with torch.no_grad():
         torch.manual_seed(1)
         samples = torch.cat([inputs.run(m).flatten(1).double() for m in (module, module, other)])
-    between = torch.cdist(samples, samples)
-    typical = between.median().clamp_min(1e-30)
-    between.fill_diagonal_(torch.inf)
-    pair = divmod(int(between.argmin()), len(between))
-    a, b = (f"sequence {i % count} of call {i // count}" for i in pair)
-    yield 1e-3 * typical / between.min().clamp_min(1e-30), f"n={length}, {a} and {b}"
+    between = torch.pdist(samples)
+    closest = torch.triu_indices(len(samples), len(samples), 1)[:, int(between.argmin())]
+    a, b = (f"sequence {i % count} of call {i // count}" for i in closest.tolist())
+    yield 1e-3 * between.median() / between.min().clamp_min(1e-30), f"n={length}, {a} and {b}"
 
 
 @check("dropout", "similarity of the dropout of two heads or positions", limit=0.3, applies=drops_in_heads)
