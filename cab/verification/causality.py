@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cab.verification.check import FLOAT32
 from cab.verification.compare import LEAK, ROUNDING, error_at
-from cab.verification.entries import FORWARD, LONGEST, TRAINING, Call, Setup
+from cab.verification.entries import FORWARD, LONGEST, TRAINING, Call, Setup, random_direction
 from cab.verification.inputs import Inputs, Module, gradient_to
 from cab.verification.relation import Variant, Variants, first, relation
 
@@ -73,7 +73,7 @@ def lookahead_in_training(call: Call) -> Variants:
     """In training mode with a fixed seed, output i does not change when all targets after i are replaced."""
     length = call.setup.length
     cuts = torch.tensor([length // 3, BORDERS[-1] - 1]) if length in call.subject.long else torch.arange(length)
-    yield replacement_leak(call.in_mode(training=True), call.inputs, cuts, 3.0, "replaced", seed=1)
+    yield replacement_leak(call.in_mode(training=True), call.inputs, cuts, 3.0, "replaced")
 
 
 @leak_check(
@@ -115,8 +115,8 @@ def gradient_leak(module: Module, inputs: Inputs, positions: Tensor, setup: str)
 
 def _leak(rows: Inputs, chosen: Tensor, positions: Tensor, setup: str) -> tuple[float, str, float, str]:
     """Return the measurement of the gradient of ``chosen`` outputs to targets after ``positions``, one per row."""
-    direction = torch.randn(chosen.shape, generator=torch.Generator().manual_seed(0)).to(chosen)
-    gradient = gradient_to(rows.query, (chosen * direction).sum(), retain_graph=True).double().norm(dim=-1)
+    total = (chosen * random_direction(chosen)).sum()
+    gradient = gradient_to(rows.query, total, retain_graph=True).double().norm(dim=-1)
     largest = gradient.amax(dim=1)
     # At least the float32 noise of outputs of this size, for outputs that hardly depend on the query.
     floor = chosen.detach().double().norm(dim=-1).median() * FLOAT32
@@ -129,35 +129,26 @@ def _leak(rows: Inputs, chosen: Tensor, positions: Tensor, setup: str) -> tuple[
 
 
 def replacement_leak(
-    module: Module,
-    inputs: Inputs,
-    positions: Tensor,
-    scale: float,
-    setup: str,
-    limit: float | None = None,
-    *,
-    seed: int | None = None,
+    module: Module, inputs: Inputs, positions: Tensor, scale: float, setup: str, limit: float | None = None
 ) -> tuple[float, str, float | None, str]:
     """Return the measurement of the largest change of an output when all later targets are replaced.
 
-    All positions are evaluated in one batch. With a ``seed``, the reference is a second call with unchanged rows and
-    the same random numbers; without, it is the first row of the batch, which stays unchanged.
+    All positions are evaluated in one batch. In training mode, the reference is a second call with unchanged rows and
+    the same random numbers; in evaluation, it is the first row of the batch, which stays unchanged.
     """
-    count, length = len(positions), inputs.query.shape[1]
-    device = inputs.query.device
+    length, device = inputs.query.shape[1], inputs.query.device
     positions = torch.cat([torch.tensor([length]), positions]).to(device)
     later = torch.arange(length, device=device) > positions[:, None]
-    noise = torch.randn(inputs.query.shape, generator=torch.Generator().manual_seed(2)).to(inputs.query)
-    other = noise * inputs.query.std() * scale
-    rows = inputs.repeated(count + 1)
+    other = random_direction(inputs.query) * inputs.query.std() * scale
+    rows = inputs.repeated(len(positions))
     changed = replace(rows, query=torch.where(later[..., None], other, rows.query))
     with torch.no_grad():
-        output = changed.run(module, seed=seed)
-        if seed is None:
+        output = changed.run(module, seed=1)
+        if module.training:  # of the same strides, so that both sum in the same order
+            expected = replace(rows, query=rows.query.contiguous()).run(module, seed=1)
+        else:
             expected = output[:1].expand_as(output)
-        else:  # of the same strides, so that both sum in the same order
-            expected = replace(rows, query=rows.query.contiguous()).run(module, seed=seed)
     leak = error_at(output[1:], expected[1:]).where(~later[1:], 0.0)
     cut = leak.amax(dim=1).argmax()
-    finding = f"output {leak[cut].argmax().item()} depends on tokens after {positions[cut + 1].item()}"
+    finding = f"output {leak[cut].argmax()} depends on tokens after {positions[cut + 1]}"
     return leak[cut].max().item(), f"{setup}, {finding}", limit, finding

@@ -119,17 +119,15 @@ def _sizes(subject: Subject, *, first: int = 1) -> Iterator[Setup]:
     sizes = SIZES if subject.long else SIZES[first:]
     others = OTHER_SIZES if any(subject.refuses(*size) for size in sizes) else ()
     for embed_dim, num_heads in (*sizes, *others):
-        if subject.refuses(embed_dim, num_heads):
-            continue
         setup = Setup(70, batch=3, padding="inside", embed_dim=embed_dim, num_heads=num_heads)
         try:
-            build(subject, setup)
+            if not subject.refuses(embed_dim, num_heads):
+                build(subject, setup)
+                yield setup
         except ValueError:
             if embed_dim // num_heads % 2 == 0:
                 raise
             subject.skipped.append(f"width {embed_dim}, heads {num_heads}")
-        else:
-            yield setup
 
 
 @relation("sizes", entries=(FORWARD,), setups=_sizes, limit=ROUNDING)

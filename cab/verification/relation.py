@@ -6,7 +6,7 @@ The check of a relation is its product with entries and setups. A relation is a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -75,7 +75,7 @@ def relation(
     quantity: str = "relative error",
     *,
     entries: tuple[Entry, ...] = ENTRIES,
-    setups: Iterable[Setup | int] | Callable[[Subject], Iterable[Setup]] = (17,),
+    setups: Sequence[Setup | int] | Callable[[Subject], Iterable[Setup]] = (17,),
     limit: Limit = 0.0,
     against: Entry | None = None,
     says: str = "differ",
@@ -99,12 +99,11 @@ def relation(
         name, summary: name and property of the check (default: those of the function).
         options: further attributes of :class:`cab.verification.check.Check`.
     """
-    listed = setups if callable(setups) else [Setup(x) if isinstance(x, int) else x for x in setups]
 
     def add(function: Function) -> Function:
         def measurements(subject: Subject, *, layout: str) -> Measurements:
-            sized = listed(subject) if callable(listed) else listed
-            chosen = chain.from_iterable(setup.for_subject(subject) for setup in sized)
+            sized = setups(subject) if callable(setups) else setups
+            chosen = chain.from_iterable((Setup(x) if isinstance(x, int) else x).for_subject(subject) for x in sized)
             padded = [setup._replace(padding=layout or setup.padding) for setup in chosen]
             calls = (
                 (entry, setup._replace(length=min(setup.length, entry.longest)))
