@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cab.verification.check import Measurements, check
-from cab.verification.entries import FORWARD, TRAINING, Call, Entry, Setup, initial_state, read_chunks
+from cab.verification.entries import initial_state, read_chunks
+from cab.verification.inputs import Inputs, Module
 from cab.verification.subject import Subject
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise torch's profiler writes to stderr
@@ -32,7 +33,7 @@ TIME_SLACK, MEMORY_SLACK = 1.4, 1.1
 """Factors on the exponent: caches make time grow faster than the operation count; byte counts are exact."""
 
 
-MODES = {"in training": TRAINING, "in evaluation": FORWARD}
+MODES = {"in training": True, "in evaluation": False}
 
 growth_check = partial(check, "growth", declared_in="complexity")
 
@@ -40,10 +41,10 @@ growth_check = partial(check, "growth", declared_in="complexity")
 @growth_check("growth exponent of the run time", limit=lambda s: allowed(s, TIME_SLACK), is_quick=False, is_timed=True)
 def time_growth(subject: Subject) -> Measurements:
     """Run time in training and in evaluation grows with length no faster than the declared complexity."""
-    for mode, entry in MODES.items():
+    for mode, training in MODES.items():
         tries: list[tuple[float, str]] = []
         while not tries or (len(tries) < 3 and min(tries)[0] > allowed(subject, TIME_SLACK)):
-            tries.append(_time_power(subject, entry))  # other load can distort one measurement
+            tries.append(_time_power(subject, training=training))  # other load can distort one measurement
         power, where = min(tries)
         yield power, f"{where}, {mode}"
 
@@ -51,8 +52,8 @@ def time_growth(subject: Subject) -> Measurements:
 @growth_check("growth exponent of the peak memory", limit=lambda s: allowed(s, MEMORY_SLACK), is_quick=False)
 def memory_growth(subject: Subject) -> Measurements:
     """Peak memory in training and in evaluation grows with length no faster than the declared complexity."""
-    for (mode, entry), padding in product(MODES.items(), ("", "left")):
-        calls = _calls(subject, entry, lengths(subject)[-3:], padding)
+    for (mode, training), padding in product(MODES.items(), ("", "left")):
+        calls = _calls(subject, lengths(subject)[-3:], training=training, padding=padding)
         power, where = _power({n: float(peak_bytes(call, subject.device)) for n, call in calls}, "MiB", 2**-20)
         yield power, f"{where}, {mode}{padding and ' with padding'}"
 
@@ -116,19 +117,27 @@ def lengths(subject: Subject) -> list[int]:
 
 
 def _calls(
-    subject: Subject, entry: Entry, lengths: Iterable[int], padding: str = ""
+    subject: Subject, lengths: Iterable[int], *, training: bool, padding: str = ""
 ) -> Iterator[tuple[int, Callable[[], object]]]:
     """Yield calls of one module with one row, with padding if there is any, at several lengths."""
-    module = subject.build(num_heads=1)
+    module = subject.build(num_heads=1).train(training)
     for length in lengths:
         inputs = subject.draw(module, length, length, batch=2, padding=padding).rows([1])  # row 0 has no padding
-        yield length, Call(subject, Setup(length), entry, module, inputs).run
+        yield length, partial(_run, module, inputs)
 
 
-def _time_power(subject: Subject, entry: Entry) -> tuple[float, str]:
+def _run(module: Module, inputs: Inputs) -> None:
+    with torch.set_grad_enabled(module.training):
+        total = inputs.requiring_grad().run(module).sum()
+    if module.training:
+        total.backward()
+        module.zero_grad()
+
+
+def _time_power(subject: Subject, *, training: bool) -> tuple[float, str]:
     """Return the growth exponent of time and the measured times; each is the fastest of up to three calls."""
     costs: dict[int, float] = {}
-    for length, call in _calls(subject, entry, [SHORTEST, *lengths(subject)]):  # the first call is slow
+    for length, call in _calls(subject, [SHORTEST, *lengths(subject)], training=training):  # the first call is slow
         costs[length] = _seconds(call, subject.device)
         if costs[length] > 0.12 and len(costs) >= 3:
             break
