@@ -13,12 +13,12 @@ from cab.verification.check import Measurements, check
 from cab.verification.compare import LEAK, distance
 from cab.verification.entries import FORWARD, LONGEST, Call, Setup, random_direction
 from cab.verification.inputs import Inputs, Module, gradient_to
-from cab.verification.relation import Variant, Variants, plain_values, relation, rows_of
+from cab.verification.relation import Variant, Variants, relation, rows_of
 from cab.verification.subject import Subject
 
 # --- replaced tokens -------------------------------------------------------------------------------------------------
 
-context = partial(relation, "context", entries=(FORWARD,))
+context = partial(relation, "context", entries=(FORWARD,), compares=False)
 needed = partial(context, "required change of the output, relative to the measured change,", limit=1.0)
 
 LEAST_CHANGE, LEAST_LONG_CHANGE = 1e-3, 1e-5
@@ -33,10 +33,10 @@ def _replaced(call: Call, **tokens: Tensor | bool) -> Call:
     return call.but(inputs=replace(call.inputs, **moved))
 
 
-def _change(call: Call, part: Any = slice(None), **tokens: Tensor | bool) -> float:
-    """Return the relative change of a part of the outputs when tokens are replaced."""
-    outputs = [values["outputs"][:, part] for values in (_replaced(call, **tokens).run(), plain_values(call, FORWARD))]
-    return distance(*outputs)
+def _changes(call: Call, *tokens: dict[str, Any], part: Any = slice(None)) -> list[float]:
+    """Return the relative change of a part of the outputs when each of these ``tokens`` is replaced."""
+    expected, *outputs = (x.run()["outputs"][:, part] for x in (call, *(_replaced(call, **at) for at in tokens)))
+    return [distance(output, expected) for output in outputs]
 
 
 @context(
@@ -52,8 +52,8 @@ def context_is_used(call: Call) -> Variants:
     # of the token itself. ABC's released causal code, whose cumulative sum has a single term, reaches 0.98.
     last, source = call.setup.length - 1, call.inputs.key
     own = torch.arange(last + 1)[:, None] == last
-    others: dict[str, Any] = {"query": ~own} if source is None else {"key": True, "value": True}
-    by_self, by_others = _change(call, -1, query=own), _change(call, -1, **others)
+    others = {"query": ~own} if source is None else {"key": True, "value": True}
+    by_self, by_others = _changes(call, {"query": own}, others, part=-1)
     if by_others:
         yield by_self / (by_self + by_others), f"position {last}"
     else:
@@ -66,9 +66,9 @@ def each_input_is_used(call: Call) -> Variants:
     """In cross patterns, the output depends on query, key (unless ``Claims(uses_key=False)``) and value separately."""
     # Means over thousands of random keys hardly differ: on long sequences, any change beyond rounding is sufficient.
     least = LEAST_CHANGE if call.setup.length == 33 else LEAST_LONG_CHANGE
-    for name in call.inputs.tensors():
-        if name != "key" or call.subject.claims.uses_key:
-            yield least / max(_change(call, **{name: True}), 1e-30), name
+    names = ["query", *["key"] * call.subject.claims.uses_key, "value"]
+    for name, change in zip(names, _changes(call, *({name: True} for name in names)), strict=True):
+        yield least / max(change, 1e-30), name
 
 
 @needed(
@@ -79,10 +79,10 @@ def each_input_is_used(call: Call) -> Variants:
 def source_map(call: Call) -> Variants:
     """With far more source than target tokens, the output depends on every quarter of the source."""
     count = call.setup.source_length or 0
-    for quarter in range(4):
-        at = (torch.arange(count) * 4 // count == quarter)[:, None]
-        finding = f"outputs do not depend on quarter {quarter + 1} of {count} source tokens"
-        yield LEAST_LONG_CHANGE / max(_change(call, key=at, value=at), 1e-30), f"quarter {quarter + 1}", None, finding
+    quarters = [(torch.arange(count) * 4 // count == quarter)[:, None] for quarter in range(4)]
+    for quarter, change in enumerate(_changes(call, *({"key": at, "value": at} for at in quarters)), start=1):
+        finding = f"outputs do not depend on quarter {quarter} of {count} source tokens"
+        yield LEAST_LONG_CHANGE / max(change, 1e-30), f"quarter {quarter}", None, finding
 
 
 # --- gradients -------------------------------------------------------------------------------------------------------
@@ -94,7 +94,6 @@ def source_map(call: Call) -> Variants:
     limit=LEAK,
     applies=lambda s: not s.pattern.is_cross and s.max_token_distance is not None,
     declared_in="max_token_distance",
-    compares=False,
 )
 def token_distance(call: Call) -> Variants:
     """No output depends on a token beyond ``max_token_distance``, if declared; one at that distance is read."""

@@ -105,8 +105,7 @@ def allowed_in_steps(subject: Subject) -> float:
     """Return the largest exponent of a decoding step; a step that reads the whole prefix again has that of a call."""
     if subject.has_constant_size_state:
         return 0.1
-    reads_prefix = subject.stores_prefix and not subject.pattern.is_cross
-    return allowed(subject, MEMORY_SLACK) if reads_prefix else MEMORY_SLACK
+    return allowed(subject, MEMORY_SLACK) if subject.stores_prefix and not subject.pattern.is_cross else MEMORY_SLACK
 
 
 def lengths(subject: Subject) -> list[int]:

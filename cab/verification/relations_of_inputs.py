@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cab.verification.compare import LEAK, ROUNDING
+from cab.verification.check import Measurements, check
+from cab.verification.compare import LEAK, ROUNDING, difference
 from cab.verification.entries import (
     DECODING,
     FORWARD,
@@ -27,6 +28,7 @@ from cab.verification.entries import (
 )
 from cab.verification.inputs import LAYOUTS, Inputs, masked_inputs, rows_alone
 from cab.verification.relation import Variant, Variants, plain_values, relation, rows_of, transposed
+from cab.verification.subject import Subject
 
 # --- layouts ---------------------------------------------------------------------------------------------------------
 
@@ -271,24 +273,26 @@ def padding_of_nothing(call: Call) -> Variants:
         yield Variant("with masks of nothing", call.but(inputs=replace(call.inputs, **masks)))
 
 
-in_three_layouts = partial(
-    relation,
+@check(
     "padding",
-    entries=(FORWARD,),
-    setups=[Setup(17, 5, padding=layout) for layout in ("right", "left", "row")],
+    "relative error between one mask and both",
+    limit=LEAK,
+    applies=lambda s: s.keeps_whole_contract and not s.pattern.is_cross,
 )
-
-
-@in_three_layouts(limit=LEAK, applies=lambda s: s.keeps_whole_contract and not s.pattern.is_cross)
-def padding_either_mask(call: Call) -> Variants:
+def padding_either_mask(subject: Subject) -> Measurements:
     """In self patterns, passing the query mask, the key mask or both gives the same output."""
-    for name in ("query_padding_mask", "key_padding_mask"):
-        with torch.no_grad():
-            output = call.module(call.inputs.query, **{name: call.inputs.query_padding})
-        yield Variant(f"with {name} alone", call, values={"outputs": call.masked(output)})
+    module, inputs = subject.case(17, batch=5, padding="right")
+    with torch.no_grad():
+        both = inputs.run(module)
+        for name in ("query_padding_mask", "key_padding_mask"):
+            one = module(inputs.query, **{name: inputs.query_padding})
+            yield difference(one[inputs.real], both[inputs.real]), f"{name} alone"
 
 
-@in_three_layouts("output at a padded target", applies=lambda s: s.keeps_whole_contract, compares=False)
-def padding_output(call: Call) -> Variants:
+@check("padding", "output at a padded target", applies=lambda s: s.keeps_whole_contract)
+def padding_output(subject: Subject) -> Measurements:
     """At padded targets, the output is zero."""
-    yield call.but(sees_padding=True).run()["outputs"][~call.inputs.real].abs().max(), ""
+    for layout in ("left", "row"):
+        module, inputs = subject.case(17, batch=5, padding=layout)
+        with torch.no_grad():
+            yield inputs.run(module)[~inputs.real].abs().max(), f"padding {layout}"

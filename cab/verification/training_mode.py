@@ -116,15 +116,11 @@ def graph_leaves(call: Call) -> Variants:
         yield float(id(leaf) not in known), f"shape {list(leaf.shape)}", None, finding
 
 
-SECOND = 1e-2
-"""Limit between a second derivative and a difference quotient."""
-
-
 @gradient(
     "relative error of the second derivative",
     entries=(GRADIENT,),
     setups=(Setup(7, 1),),
-    limit=SECOND,
+    limit=1e-2,
     compares=False,
     applies=lambda s: s.claims.has_exact_gradient,
 )
