@@ -24,7 +24,7 @@ BORDERS = (
 ODD_LENGTHS = (105, 231, 385)
 """Lengths at which every position is checked, which exposes blocks of any length up to half of them."""
 
-leak_check = partial(relation, "causality", limit=LEAK, applies=lambda s: s.pattern.is_causal)
+leak_check = partial(relation, "causality", limit=LEAK, applies=lambda s: s.pattern.is_causal, compares=False)
 
 ODD = tuple(Setup(n, batch=1, embed_dim=8, num_heads=1, is_full=True) for n in ODD_LENGTHS)
 
@@ -44,7 +44,6 @@ def _setup(length: int, num_heads: int, **more: Any) -> Setup:
         _setup(130, 1),
         *ODD,
     ),
-    compares=False,
 )
 def lookahead_gradient(call: Call) -> Variants:
     """No output has a gradient with respect to a later target, at every position, in training mode."""
@@ -55,7 +54,6 @@ def lookahead_gradient(call: Call) -> Variants:
     "relative change of outputs before the replaced tokens",
     entries=(FORWARD,),
     setups=(_setup(17, 4), _setup(33, 1, scale=4.0), _setup(130, 1), *ODD),
-    compares=False,
 )
 def lookahead_perturbation(call: Call) -> Variants:
     """Output i does not change when all targets after i are replaced, at every position, for inputs of scale 1 to 5."""
@@ -67,7 +65,6 @@ def lookahead_perturbation(call: Call) -> Variants:
     "relative change of outputs before the replaced tokens",
     entries=(TRAINING,),
     setups=(Setup(batch=1), Setup(33, batch=1, has_dropout=True), Setup(75, batch=1), Setup(LONGEST, batch=1)),
-    compares=False,
 )
 def lookahead_in_training(call: Call) -> Variants:
     """In training mode with a fixed seed, output i does not change when all targets after i are replaced."""
@@ -81,7 +78,6 @@ def lookahead_in_training(call: Call) -> Variants:
     entries=(TRAINING,),
     setups=(Setup(LONGEST, batch=1),),
     is_quick=False,
-    compares=False,
 )
 def lookahead_long(call: Call) -> Variants:
     """No output before a block border of a long sequence depends on targets after it (gradient and replacement)."""
