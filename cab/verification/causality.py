@@ -11,12 +11,9 @@ from torch import Tensor
 
 from cab.verification.check import FLOAT32
 from cab.verification.compare import LEAK, ROUNDING, error_at
-from cab.verification.entries import FORWARD, LONGEST, TRAINING, Call, Setup
+from cab.verification.entries import FORWARD, LONGEST, TRAINING, Call, Setup, random_direction
 from cab.verification.inputs import Inputs, Module, gradient_to
 from cab.verification.relation import Variant, Variants, first, relation
-
-LONGEST_WHOLE = 400
-"""Shorter sequences are checked at every position."""
 
 BORDERS = (
     *(1125, 2048, 2646, 2800, 2880, 3000, 3024, 3072, 3136, 3150, 3200, 3240, 3300, 3360, 3402, 3430, 3456, 3500),
@@ -27,8 +24,7 @@ BORDERS = (
 ODD_LENGTHS = (105, 231, 385)
 """Lengths at which every position is checked, which exposes blocks of any length up to half of them."""
 
-leak_check = partial(relation, "causality", limit=LEAK, applies=lambda s: s.pattern.is_causal)
-LENGTH_FINDING = "the first outputs depend on the length of the sequence"
+leak_check = partial(relation, "causality", limit=LEAK, applies=lambda s: s.pattern.is_causal, compares=False)
 
 ODD = tuple(Setup(n, batch=1, embed_dim=8, num_heads=1, is_full=True) for n in ODD_LENGTHS)
 
@@ -48,7 +44,6 @@ def _setup(length: int, num_heads: int, **more: Any) -> Setup:
         _setup(130, 1),
         *ODD,
     ),
-    compares=False,
 )
 def lookahead_gradient(call: Call) -> Variants:
     """No output has a gradient with respect to a later target, at every position, in training mode."""
@@ -59,24 +54,23 @@ def lookahead_gradient(call: Call) -> Variants:
     "relative change of outputs before the replaced tokens",
     entries=(FORWARD,),
     setups=(_setup(17, 4), _setup(33, 1, scale=4.0), _setup(130, 1), *ODD),
-    compares=False,
 )
 def lookahead_perturbation(call: Call) -> Variants:
     """Output i does not change when all targets after i are replaced, at every position, for inputs of scale 1 to 5."""
-    length, training = call.setup.length, call.entry is TRAINING
-    cuts = torch.arange(length) if length < LONGEST_WHOLE else torch.tensor([length // 3, BORDERS[-1] - 1])
-    scale = 3.0 if training else 5.0 if length == 130 else 1.0
-    yield replacement_leak(call.in_mode(training=training), call.inputs, cuts, scale, "", seed=1 if training else None)
+    scale = 5.0 if call.setup.length == 130 else 1.0
+    yield replacement_leak(call.module, call.inputs, torch.arange(call.setup.length), scale, "replaced")
 
 
-leak_check(
+@leak_check(
     "relative change of outputs before the replaced tokens",
     entries=(TRAINING,),
     setups=(Setup(batch=1), Setup(33, batch=1, has_dropout=True), Setup(75, batch=1), Setup(LONGEST, batch=1)),
-    compares=False,
-    name="lookahead_in_training",
-    summary="In training mode with a fixed seed, output i does not change when all targets after i are replaced.",
-)(lookahead_perturbation)
+)
+def lookahead_in_training(call: Call) -> Variants:
+    """In training mode with a fixed seed, output i does not change when all targets after i are replaced."""
+    length = call.setup.length
+    cuts = torch.tensor([length // 3, BORDERS[-1] - 1]) if length in call.subject.long else torch.arange(length)
+    yield replacement_leak(call.in_mode(training=True), call.inputs, cuts, 3.0, "replaced")
 
 
 @leak_check(
@@ -84,17 +78,15 @@ leak_check(
     entries=(TRAINING,),
     setups=(Setup(LONGEST, batch=1),),
     is_quick=False,
-    compares=False,
 )
 def lookahead_long(call: Call) -> Variants:
     """No output before a block border of a long sequence depends on targets after it (gradient and replacement)."""
-    module, row = call.in_mode(training=True), call.inputs.requiring_grad()
-    output = row.run(module)
-    for border in (border for border in BORDERS if border < len(output[0])):
-        last = torch.tensor([border - 1], device=output.device)
-        yield _worst_pair(_later_gradient(row, output[0, :border], last), last, "gradient")
+    row = call.inputs.requiring_grad()
+    output = row.run(call.in_mode(training=True))
+    for border in (border for border in BORDERS if border < call.setup.length):
+        yield _leak(row, output[0, :border], torch.tensor([border - 1]), "gradient")
     for border in (BORDERS[0], call.setup.length // 2, BORDERS[-1]):
-        yield replacement_leak(module.eval(), call.inputs, torch.tensor([border - 1]), 1.0, "")
+        yield replacement_leak(call.in_mode(training=False), call.inputs, torch.tensor([border - 1]), 1.0, "replaced")
 
 
 @leak_check(
@@ -102,73 +94,57 @@ def lookahead_long(call: Call) -> Variants:
     limit=ROUNDING,
     entries=(FORWARD,),
     setups=(Setup(33), Setup(33, scale=4.0), Setup(300), Setup(LONGEST)),
+    says="depend on the length of the sequence",
 )
 def lookahead_length(call: Call) -> Variants:
     """Every prefix gives the start of the full output, so no factor depends on the final length."""
     length = call.setup.length
     for n in {33: (1, 2, 5, 16, 17, 31, 32), 300: (1, 64, 255, 257)}.get(length, (700, length // 2, length - 2)):
-        prefix = call.but(inputs=call.inputs.targets(0, n))
-        yield Variant(f"of the first {n} tokens", prefix, first(n), explain=lambda: LENGTH_FINDING)
+        yield Variant(f"of the first {n} tokens", call.but(inputs=call.inputs.targets(0, n)), first(n))
 
 
 def gradient_leak(module: Module, inputs: Inputs, positions: Tensor, setup: str) -> tuple[float, str, float, str]:
     """Return the measurement of the largest gradient of an output to a later target; one row per position."""
     rows = inputs.repeated(len(positions)).requiring_grad()
-    positions = positions.to(rows.query.device)
-    output = rows.run(module)
-    chosen = output[torch.arange(len(positions)), positions]
-    return _worst_pair(_later_gradient(rows, chosen, positions), positions, setup)
+    return _leak(rows, rows.run(module)[range(len(positions)), positions], positions, setup)
 
 
-def _later_gradient(rows: Inputs, chosen: Tensor, positions: Tensor) -> Tensor:
-    """Return the gradient of ``chosen`` outputs to targets after ``positions``, relative to the largest, [rows, N]."""
-    direction = torch.randn(chosen.shape, generator=torch.Generator().manual_seed(0)).to(chosen)
-    gradient = gradient_to(rows.query, (chosen * direction).sum(), retain_graph=True).double().norm(dim=-1)
+def _leak(rows: Inputs, chosen: Tensor, positions: Tensor, setup: str) -> tuple[float, str, float, str]:
+    """Return the measurement of the gradient of ``chosen`` outputs to targets after ``positions``, one per row."""
+    total = (chosen * random_direction(chosen)).sum()
+    gradient = gradient_to(rows.query, total, retain_graph=True).double().norm(dim=-1)
     largest = gradient.amax(dim=1)
     # At least the float32 noise of outputs of this size, for outputs that hardly depend on the query.
     floor = chosen.detach().double().norm(dim=-1).median() * FLOAT32
-    later = torch.arange(gradient.shape[1], device=gradient.device) > positions[:, None]
     size = (largest + largest.median()).clamp_min(floor / LEAK).clamp_min(1e-30)
-    return (gradient / size[:, None]).where(later, 0.0)
+    later = torch.arange(gradient.shape[1]) > positions[:, None]
+    leak = (gradient / size[:, None]).where(later.to(gradient.device), 0.0)
+    row, token = divmod(int(leak.nan_to_num(nan=torch.inf).argmax()), leak.shape[1])
+    finding = f"output {positions[row]} depends on token {token}"
+    return leak[row, token].item(), f"{setup}, {finding}", LEAK, finding
 
 
 def replacement_leak(
-    module: Module,
-    inputs: Inputs,
-    positions: Tensor,
-    scale: float,
-    setup: str,
-    limit: float | None = None,
-    *,
-    seed: int | None = None,
+    module: Module, inputs: Inputs, positions: Tensor, scale: float, setup: str, limit: float | None = None
 ) -> tuple[float, str, float | None, str]:
     """Return the measurement of the largest change of an output when all later targets are replaced.
 
-    All positions are evaluated in one batch. With a ``seed``, the reference is a second call with unchanged rows and
-    the same random numbers; without, it is the first row of the batch, which stays unchanged.
+    All positions are evaluated in one batch. In training mode, the reference is a second call with unchanged rows and
+    the same random numbers; in evaluation, it is the first row of the batch, which stays unchanged.
     """
-    count, length = len(positions), inputs.query.shape[1]
-    device = inputs.query.device
+    length, device = inputs.query.shape[1], inputs.query.device
     positions = torch.cat([torch.tensor([length]), positions]).to(device)
     later = torch.arange(length, device=device) > positions[:, None]
-    noise = torch.randn(inputs.query.shape, generator=torch.Generator().manual_seed(2)).to(inputs.query)
-    other = noise * inputs.query.std() * scale
-    rows = inputs.repeated(count + 1)
+    other = random_direction(inputs.query) * inputs.query.std() * scale
+    rows = inputs.repeated(len(positions))
     changed = replace(rows, query=torch.where(later[..., None], other, rows.query))
     with torch.no_grad():
-        output = changed.run(module, seed=seed)
-        if seed is None:
+        output = changed.run(module, seed=1)
+        if module.training:  # of the same strides, so that both sum in the same order
+            expected = replace(rows, query=rows.query.contiguous()).run(module, seed=1)
+        else:
             expected = output[:1].expand_as(output)
-        else:  # of the same strides, so that both sum in the same order
-            expected = replace(rows, query=rows.query.contiguous()).run(module, seed=seed)
     leak = error_at(output[1:], expected[1:]).where(~later[1:], 0.0)
     cut = leak.amax(dim=1).argmax()
-    finding = f"output {leak[cut].argmax().item()} depends on tokens after {positions[cut + 1].item()}"
+    finding = f"output {leak[cut].argmax()} depends on tokens after {positions[cut + 1]}"
     return leak[cut].max().item(), f"{setup}, {finding}", limit, finding
-
-
-def _worst_pair(leak: Tensor, positions: Tensor, setup: str) -> tuple[float, str, float, str]:
-    """Return the largest value of ``leak`` [rows, N] and the output and token that it belongs to."""
-    row, source = divmod(int(leak.nan_to_num(nan=torch.inf).argmax()), leak.shape[1])
-    finding = f"output {positions[row].item()} depends on token {source}"
-    return leak[row, source].item(), f"{setup}, {finding}", LEAK, finding

@@ -57,8 +57,9 @@ class Setup(NamedTuple):
     seed: int = 0
 
     def __str__(self) -> str:
-        parts = {"": f"n={self.length}", "m=": self.source_length, "rows ": self.batch, "heads ": self.num_heads}
-        more = {"inputs x": self.scale if self.scale != 1.0 else None, "padding ": self.padding or None}
+        parts = {"": f"n={self.length}", "m=": self.source_length, "rows ": self.batch, "width ": self.embed_dim}
+        scale = self.scale if self.scale != 1.0 else None
+        more = {"heads ": self.num_heads, "inputs x": scale, "padding ": self.padding or None}
         return ", ".join(
             f"{name}{value:g}" if isinstance(value, float) else f"{name}{value}"
             for name, value in (parts | more).items()

@@ -61,7 +61,7 @@ def loss_lookahead(call: Call) -> Variants:
     module, positions = partial(losses, call.in_mode(training=True)), torch.arange(call.setup.length)
     leaks = (
         gradient_leak(module, call.inputs, positions, "gradient"),
-        replacement_leak(module, call.inputs, positions, 1.0, "", seed=call.seed),
+        replacement_leak(module, call.inputs, positions, 1.0, "replaced"),
     )
     for value, where, limit, finding in leaks:
         yield value, where, limit, f"the auxiliary loss of {finding}"

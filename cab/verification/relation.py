@@ -6,7 +6,7 @@ The check of a relation is its product with entries and setups. A relation is a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -80,7 +80,7 @@ def relation(
     quantity: str = "relative error",
     *,
     entries: tuple[Entry, ...] = ENTRIES,
-    setups: Iterable[Setup | int] = (17,),
+    setups: Sequence[Setup | int] | Callable[[Subject], Iterable[Setup]] = (17,),
     limit: Limit = 0.0,
     against: Entry | None = None,
     says: str = "differ",
@@ -95,6 +95,7 @@ def relation(
     Args:
         group: group of the check.
         quantity: the measured quantity.
+        setups: setups or lengths, or a function from the subject to its setups.
         limit: largest error that passes; with 0, values must be bit-identical.
         against: entry whose plain values are expected (default: the entry itself).
         says: predicate of the finding, after entry and transformation.
@@ -103,13 +104,15 @@ def relation(
         name, summary: name and property of the check (default: those of the function).
         options: further attributes of :class:`cab.verification.check.Check`.
     """
-    sized = [Setup(setup) if isinstance(setup, int) else setup for setup in setups]
 
     def add(function: Function) -> Function:
         def measurements(subject: Subject, *, layout: str) -> Measurements:
-            chosen = chain.from_iterable(setup.for_subject(subject) for setup in sized)
+            sized = setups(subject) if callable(setups) else setups
+            chosen = chain.from_iterable((Setup(x) if isinstance(x, int) else x).for_subject(subject) for x in sized)
             padded = [
-                x._replace(padding=layout or x.padding) for x in chosen if not layout or x.padding in ("", layout)
+                setup._replace(padding=layout or setup.padding)
+                for setup in chosen
+                if not layout or setup.padding in ("", layout)
             ]
             calls = (
                 (entry, setup._replace(length=min(setup.length, entry.longest)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from cab.training import auxiliary_loss
 from cab.verification.check import Measurements, check
 from cab.verification.compare import ROUNDING
 from cab.verification.entries import FORWARD, GRADIENT, LONGEST, TRAINING, Call, Setup, random_direction
-from cab.verification.inputs import Inputs
+from cab.verification.inputs import Inputs, Module
 from cab.verification.relation import Variant, Variants, is_computed, plain_values, relation, transposed
 from cab.verification.subject import Subject
 
@@ -115,15 +116,11 @@ def graph_leaves(call: Call) -> Variants:
         yield float(id(leaf) not in known), f"shape {list(leaf.shape)}", None, finding
 
 
-SECOND = 1e-2
-"""Limit between a second derivative and a difference quotient."""
-
-
 @gradient(
     "relative error of the second derivative",
     entries=(GRADIENT,),
     setups=(Setup(7, 1),),
-    limit=SECOND,
+    limit=1e-2,
     compares=False,
     applies=lambda s: s.claims.has_exact_gradient,
 )
@@ -166,18 +163,22 @@ def second_derivative(call: Call) -> Variants:
 # --- parameters and dropout ------------------------------------------------------------------------------------------
 
 
+def _backward(module: Module, inputs: Inputs) -> None:
+    """Propagate a random gradient of real outputs, and that of the auxiliary loss, back to the parameters."""
+    output, loss = inputs.run(module), auxiliary_loss(module)
+    ((output * torch.randn_like(output))[inputs.real].sum() + (0.0 if loss is None else loss)).backward()
+
+
 @check("state", "parameters without a gradient")
 def parameters_learn(subject: Subject) -> Measurements:
     """As initialized, every parameter receives a gradient in some training step, from output or auxiliary loss."""
     trained = subject.build(keeps_zeros=True).train()
-    missing = {n for n, p in trained.named_parameters() if p.requires_grad}
+    missing = {name for name, p in trained.named_parameters() if p.requires_grad}
     tested = []
     for length, layout in ((1, ""), (17, ""), (70, "right"), (700, "")):
         if not missing:
             break
-        inputs = subject.draw(trained, length, batch=3, padding=layout)
-        output, loss = inputs.run(trained), auxiliary_loss(trained)
-        ((output * torch.randn_like(output))[inputs.real].sum() + (0.0 if loss is None else loss)).backward()
+        _backward(trained, subject.draw(trained, length, batch=3, padding=layout))
         for name, p in trained.named_parameters():
             if p.grad is not None:
                 missing -= {name} if p.grad.any() else set()
@@ -191,21 +192,17 @@ def parameters_in_every_batch(subject: Subject) -> Measurements:
     """Every parameter takes part in the backward pass at every length from 2, as distributed data parallel requires."""
     allowed = tuple(subject.declared("unused_parameters", ()))
     for length, layout in ((2, ""), (17, ""), (17, "left"), (70, ""), (300, "right")):
-        module, inputs = subject.case(length, batch=3, padding=layout, training=True)
-        output, loss = inputs.requiring_grad().run(module), auxiliary_loss(module)
-        (output.sum() + (0.0 if loss is None else loss)).backward()
-        untrained = (n for n, p in module.named_parameters() if p.requires_grad and p.grad is None)
-        missing = [name for name in untrained if not name.startswith(allowed)]
-        where = f"n={length}{f', padding {layout}' if layout else ''} ({', '.join(missing) or 'none'})"
-        yield len(missing), where, None, f"no gradient for {', '.join(missing)} at n={length}"
+        module, inputs = subject.case(length, batch=3, padding=layout, training=True, requires_grad=True)
+        _backward(module, inputs)
+        unused = (name for name, p in module.named_parameters() if p.requires_grad and p.grad is None)
+        missing = [name for name in unused if not name.startswith(allowed)]
+        names, where = ", ".join(missing) or "none", f"n={length}{layout and f', padding {layout}'}"
+        yield len(missing), f"{where} ({names})", None, f"no gradient for {names} at n={length}"
 
 
 RATES = (0.1, 0.5)
 ROWS = 4096
 """Number of equal rows with independent dropout: the standard error of a mean is 1 / 64 of the standard deviation."""
-
-SIMILAR = 0.3
-"""Largest similarity of the dropout of two heads or positions."""
 
 
 def drops(subject: Subject) -> bool:
@@ -231,20 +228,17 @@ def drops_in_heads(subject: Subject) -> bool:
 @check("dropout", "relative error of the mean output", applies=drops_weights)
 def dropout_mean(subject: Subject) -> Measurements:
     """On average over many dropout samples, the output equals the output without dropout."""
-    for rate in RATES:
-        for length in (1, 5):
-            parts = _parts(subject, rate, length)
-            noise = float(parts.std()) / ROWS**0.5
-            yield abs(float(parts.mean()) - 1.0), f"n={length}, dropout {rate:g}", 0.03 + 5.0 * noise
+    for rate, length in product(RATES, (1, 5)):
+        parts = _parts(subject, rate, length)
+        noise = float(parts.std()) / ROWS**0.5
+        yield abs(float(parts.mean()) - 1.0), f"n={length}, dropout {rate:g}", 0.03 + 5.0 * noise
 
 
 @check("dropout", "error of the dropout rate", applies=drops_weights)
 def dropout_rate(subject: Subject) -> Measurements:
     """Both the share of dropped weights and the variance of outputs agree with the declared dropout rate."""
-    low, high = (_parts(subject, rate, 5).var().item() for rate in RATES)
-    expected = RATES[1] / (1.0 - RATES[1]) / (RATES[0] / (1.0 - RATES[0]))
-    ratio = high / low / expected if low else torch.inf
-    yield abs(ratio - 1.0), f"n=5, variances at dropout {RATES[0]:g} and {RATES[1]:g}", 0.25
+    low, high = (float(_parts(subject, rate, 5).var()) / rate * (1.0 - rate) for rate in RATES)
+    yield abs(high / max(low, 1e-30) - 1.0), f"n=5, variances at dropout {RATES[0]:g} and {RATES[1]:g}", 0.25
     for rate in RATES:
         parts = _parts(subject, rate, 1)
         nonzero = parts[parts.abs() > 1e-3]
@@ -261,16 +255,14 @@ def dropout_differs(subject: Subject) -> Measurements:
     inputs = subject.draw(module, length, length, batch=1).repeated(count)
     with torch.no_grad():
         torch.manual_seed(1)
-        samples = [inputs.run(m).flatten(1).double() for m in (module, module, other)]
-    between = torch.cdist(torch.cat(samples), torch.cat(samples))
-    typical = between.median().clamp_min(1e-30)
-    between.fill_diagonal_(torch.inf)
-    pair = int(between.argmin())
-    a, b = (f"sequence {i % count} of call {i // count}" for i in divmod(pair, len(between)))
-    yield 1e-3 * typical / between.min().clamp_min(1e-30), f"n={length}, {a} and {b}"
+        samples = torch.cat([inputs.run(m).flatten(1).double() for m in (module, module, other)])
+    between = torch.pdist(samples)
+    closest = torch.triu_indices(len(samples), len(samples), 1)[:, int(between.argmin())]
+    a, b = (f"sequence {i % count} of call {i // count}" for i in closest.tolist())
+    yield 1e-3 * between.median() / between.min().clamp_min(1e-30), f"n={length}, {a} and {b}"
 
 
-@check("dropout", "similarity of the dropout of two heads or positions", limit=SIMILAR, applies=drops_in_heads)
+@check("dropout", "similarity of the dropout of two heads or positions", limit=0.3, applies=drops_in_heads)
 def dropout_per_head(subject: Subject) -> Measurements:
     """Heads and positions draw dropout separately."""
     module = subject.build(dropout=0.5)
@@ -279,35 +271,27 @@ def dropout_per_head(subject: Subject) -> Measurements:
     with torch.no_grad():
         noise = inputs.run(module.train(), seed=1).double()
     noise = (noise - noise.mean(0)).unflatten(-1, (module.num_heads, -1))
-    for head in range(1, module.num_heads):
-        yield _similarity(noise[:, -1, 0], noise[:, -1, head]), f"n=6, heads 0 and {head}"
-    for position in (3, 4):
-        yield _similarity(noise[:, 5, 0], noise[:, position, 0]), f"n=6, positions 5 and {position}"
+    others = [(-1, head) for head in range(1, module.num_heads)] + [(3, 0), (4, 0)]
+    for position, head in others:
+        a, b = noise[:, -1, 0], noise[:, position, head]  # centered samples [S, E]
+        size = (a.mT @ a).norm() * (b.mT @ b).norm()
+        similarity = (a.mT @ b).norm() ** 2 / size.clamp_min(1e-30)  # CKA: near 0 if independent, near 1 if shared
+        yield similarity, f"n=6, position 5 of head 0 and position {position % 6} of head {head}"
 
 
-def _similarity(a: Tensor, b: Tensor) -> float:
-    """Return the linear similarity (CKA) of two centered samples [S, E]: near 0 if independent, near 1 if shared."""
-    size = (a.mT @ a).norm() * (b.mT @ b).norm()
-    return float((a.mT @ b).norm() ** 2 / size.clamp_min(1e-30))
-
-
+@torch.no_grad()
 def _parts(subject: Subject, rate: float, length: int, *, rows: int = ROWS, seed: int = 1) -> Tensor:
     """Return the coefficients [rows] of the output without dropout in outputs with dropout, which checks share."""
     key = (rate, length, rows, seed)
     if key not in subject.shared:
-        subject.shared[key] = _measured_parts(subject, rate, length, rows, seed)
+        module = subject.build(num_heads=1, dropout=rate)
+        bias = getattr(getattr(module, "out_proj", None), "bias", None)
+        shift = 0.0 if bias is None else bias.double()  # added after dropout, so it would mask the effect
+        for draw in range(1, 17):
+            inputs = subject.draw(module, length, length, batch=1, seed=draw)
+            expected = inputs.run(module)[0].double() - shift
+            if expected.any():  # an output of exactly 0, as of ReLU weights, has no coefficient
+                break
+        draws = inputs.repeated(rows).run(module.train(), seed=seed).double() - shift
+        subject.shared[key] = (draws * expected).sum((1, 2)) / expected.pow(2).sum().clamp_min(1e-30)
     return subject.shared[key]
-
-
-@torch.no_grad()
-def _measured_parts(subject: Subject, rate: float, length: int, rows: int, seed: int) -> Tensor:
-    module = subject.build(num_heads=1, dropout=rate)
-    bias = getattr(getattr(module, "out_proj", None), "bias", None)
-    shift = 0.0 if bias is None else bias.double()  # added after dropout, so it would mask the effect
-    for draw in range(1, 17):
-        inputs = subject.draw(module, length, length, batch=1, seed=draw)
-        expected = inputs.run(module)[0].double() - shift
-        if expected.any():  # an output of exactly 0, as of ReLU weights, has no coefficient
-            break
-    draws = inputs.repeated(rows).run(module.train(), seed=seed).double() - shift
-    return (draws * expected).sum((1, 2)) / expected.pow(2).sum().clamp_min(1e-30)
