@@ -234,7 +234,8 @@ class Entry:
 @torch.no_grad()
 def _forward(call: Call, *, training: bool = False) -> Values:
     output = call.view(call.inputs).run(call.in_mode(training=training), seed=call.seed)
-    auxiliary_loss(call.module)
+    if training:
+        learned(call.module, output)
     return {"outputs": call.masked(output)}
 
 
