@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from cab.verification.check import Measurements, check
-from cab.verification.compare import errors, rounding
-from cab.verification.inputs import Inputs, Module, gradients, outputs_and_gradients
-from cab.verification.subject import Subject
+from cab.verification.compare import rounding
+from cab.verification.entries import GRADIENT, LONGEST, TRAINING, Call, Setup
+from cab.verification.inputs import Inputs, Module, gradients_of, leaves_of
+from cab.verification.relation import Variant, Variants, relation
 
 FAST = 5e-4
 """Limit between fast and reference implementation, which sum in a different order."""
@@ -19,29 +17,26 @@ SLOPE, SLOPE_FLOAT32 = 1e-3, 0.02
 """Limits between gradient and difference quotient, in float64 and in float32."""
 
 
-@check(
+@relation(
     "numerics",
     "relative error between gradient and central differences",
     limit=SLOPE,
+    entries=(GRADIENT, TRAINING),
+    setups=(
+        *(Setup(n, batch=1, seed=n) for n in (5, 150)),
+        Setup(19, batch=3, padding="inside", seed=4),
+        Setup(33, batch=3, padding="left", seed=6, has_dropout=True),
+        *(Setup(n, batch=1, seed=7, is_full=True) for n in (530, LONGEST)),
+    ),
     applies=lambda s: s.claims.has_exact_gradient,
     declared_in="claims.has_exact_gradient",
+    compares=False,
 )
-def gradient_is_derivative(subject: Subject) -> Measurements:
+def gradient_is_derivative(call: Call) -> Variants:
     """Every gradient, of inputs and parameters, agrees with central differences in random directions."""
-    for length, seed, layout, dropout in (
-        (5, 1, "", None),
-        (19, 2, "", None),
-        (150, 3, "", None),
-        (19, 4, "inside", None),
-        (19, 5, "", 0.0),
-        (33, 6, "left", subject.dropout),
-        *((n, 7, "", None) for n in (530, *subject.long) if subject.long),
-    ):
-        module = subject.build_for(length, seed=seed, dropout=dropout or 0.0).train(dropout is not None)
-        inputs = subject.draw(module, length, batch=3 if layout else 1, seed=seed, padding=layout)
-        error, limit = derivative_error(module, inputs)
-        mode = "" if dropout is None else f", in training with dropout {dropout:g}"
-        yield error, f"n={length}, seed {seed}{f', padding {layout}' if layout else ''}{mode}", limit
+    if call.entry is GRADIENT or call.setup.padding:
+        error, limit = derivative_error(call.in_mode(training=call.entry is TRAINING), call.inputs)
+        yield error, "", limit
 
 
 def derivative_error(module: Module, inputs: Inputs) -> tuple[float, float]:
@@ -61,60 +56,46 @@ def derivative_error(module: Module, inputs: Inputs) -> tuple[float, float]:
 def slope_error(module: Module, inputs: Inputs, step: float) -> float:
     """Return the error of the directional derivative, relative to the norm of the gradient, in one random direction."""
     inputs = inputs.requiring_grad()
+    leaves = {name: x for name, x in leaves_of(module, inputs).items() if x.is_floating_point()}
     output = inputs.run(module, seed=1)
     cotangent = torch.randn_like(output) * inputs.real.unsqueeze(-1)
-    parameters = [p for p in module.parameters() if p.requires_grad and p.is_floating_point()]
-    leaves = [*inputs.tensors().values(), *parameters]
-    slopes = gradients((output * cotangent).sum(), leaves)
-    directions = [torch.randn_like(x) * x.detach().abs().mean().clamp_min(1e-3) for x in leaves]
-    products = [(g, d) for g, d in zip(slopes, directions, strict=True) if g is not None]
-    slope = sum((_dot(g, d) for g, d in products), start=0.0)
-    size = sum((_dot(g * d, g * d) for g, d in products), start=0.0) ** 0.5
+    slopes = gradients_of(output, leaves, cotangent)
+    directions = {name: torch.randn_like(x) * x.detach().abs().mean().clamp_min(1e-3) for name, x in leaves.items()}
+    products = torch.cat([(x.double() * directions[name].view_as(x)).flatten() for name, x in slopes.items()])
 
     def moved(amount: float) -> Tensor:
-        for x, d in zip(leaves, directions, strict=True):
-            x.add_(d, alpha=amount)
+        for name, x in leaves.items():
+            x.add_(directions[name], alpha=amount)
         return inputs.run(module, seed=1).double()
 
     with torch.no_grad():
         above, below = moved(step), moved(-2.0 * step)
         moved(step)
-        quotient = _dot(above - below, cotangent) / (2.0 * step)
-    error = abs(slope - quotient)
-    return error / size if error else 0.0
+        quotient = ((above - below) * cotangent).sum() / (2.0 * step)
+    error = (products.sum() - quotient).abs().item()
+    return error / products.norm().item() if error else 0.0
 
 
-def _dot(a: Tensor, b: Tensor) -> float:
-    return (a.double() * b.double()).sum().item()
-
-
-CASES = (
-    (1, 32, 4, "", 1.0, False),
-    (17, 24, 3, "", 4.0, True),
-    (33, 32, 4, "inside", 1.0, False),
-    (21, 50, 1, "left", 4.0, True),
-    (40, 32, 4, "right", 1.0, True),
-    (67, 16, 2, "", 1.0, False),
-    (150, 32, 2, "inside", 1.0, False),  # for kernels that need head dimension 16 and length 128
-)
-"""Length, width, heads, layout of padding, scale and training mode; the last two are not in the quick suite."""
-
-
-@check(
+@relation(
     "numerics",
     "relative error between fast and reference implementation",
-    limit=FAST,
+    entries=(GRADIENT, TRAINING),
+    setups=(
+        Setup(1),
+        Setup(17, scale=4.0, embed_dim=24, num_heads=3),
+        Setup(33, batch=3, padding="inside"),
+        Setup(21, batch=3, padding="left", scale=4.0, embed_dim=50, num_heads=1),
+        Setup(40, batch=3, padding="right"),
+        Setup(67, embed_dim=16, num_heads=2, is_full=True),
+        Setup(
+            150, batch=3, padding="inside", num_heads=2, is_full=True
+        ),  # for kernels that need width 16 and length 128
+    ),
     applies=lambda s: s.has_reference,
+    compares=False,
 )
-def fast_is_reference(subject: Subject) -> Measurements:
+def fast_is_reference(call: Call) -> Variants:
     """Fast and reference implementation give equal outputs and gradients, with and without padding."""
-    for length, embed_dim, num_heads, layout, scale, training in CASES if subject.long else CASES[:5]:
-        size: dict[str, Any] = {"embed_dim": embed_dim, "num_heads": num_heads}
-        batch = 3 if layout else 2
-        module, inputs = subject.case(length, batch=batch, scale=scale, padding=layout, training=training, **size)
-        direction = torch.randn_like(inputs.query)
-        fast = outputs_and_gradients(module, inputs, direction, seed=1)
-        module.use_reference = True
-        slow = outputs_and_gradients(module, inputs, direction, seed=1)
-        how = f"{f', padding {layout}' if layout else ''}{', in training' if training else ''}"
-        yield from errors(fast, slow, f"n={length}, heads {num_heads}, inputs x{scale:g}{how}")
+    values = call.run()
+    call.module.use_reference = True
+    yield Variant("of both forms", call, values=values, base=call.run(), limit=call.subject.rounded(FAST))
