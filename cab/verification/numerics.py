@@ -1,14 +1,22 @@
-"""Numerical checks: exact gradients, and agreement with the reference."""
+"""Relations of numerics: exact gradients, the reference form, and lower precision."""
 
 from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from cab.verification.compare import rounding
-from cab.verification.entries import GRADIENT, LONGEST, TRAINING, Call, Setup
+from cab.verification.causality import gradient_leak, replacement_leak
+from cab.verification.compare import LEAK, distance, rounding
+from cab.verification.decoding import LONGEST_STEPS
+from cab.verification.entries import ALL_STEPS, FORWARD, GRADIENT, LONGEST, TRAINING, Call, Setup
 from cab.verification.inputs import Inputs, Module, gradients_of, leaves_of
 from cab.verification.relation import Variant, Variants, relation
+from cab.verification.subject import Subject
 
 FAST = 5e-4
 """Limit between fast and reference implementation, which sum in a different order."""
@@ -16,12 +24,17 @@ FAST = 5e-4
 SLOPE, SLOPE_FLOAT32 = 1e-3, 0.02
 """Limits between gradient and difference quotient, in float64 and in float32."""
 
+COSINE = 0.14
+"""Largest relative distance of a gradient in lower precision: a cosine of 0.99."""
 
-@relation(
-    "numerics",
+# --- exact gradients, and the reference form -------------------------------------------------------------------------
+
+numerics = partial(relation, "numerics", entries=(GRADIENT, TRAINING), compares=False)
+
+
+@numerics(
     "relative error between gradient and central differences",
     limit=SLOPE,
-    entries=(GRADIENT, TRAINING),
     setups=(
         *(Setup(n, batch=1, seed=n) for n in (5, 150)),
         Setup(19, batch=3, padding="inside", seed=4),
@@ -30,7 +43,6 @@ SLOPE, SLOPE_FLOAT32 = 1e-3, 0.02
     ),
     applies=lambda s: s.claims.has_exact_gradient,
     declared_in="claims.has_exact_gradient",
-    compares=False,
 )
 def gradient_is_derivative(call: Call) -> Variants:
     """Every gradient, of inputs and parameters, agrees with central differences in random directions."""
@@ -76,10 +88,8 @@ def slope_error(module: Module, inputs: Inputs, step: float) -> float:
     return error / products.norm().item() if error else 0.0
 
 
-@relation(
-    "numerics",
+@numerics(
     "relative error between fast and reference implementation",
-    entries=(GRADIENT, TRAINING),
     setups=(
         Setup(1),
         Setup(17, scale=4.0, embed_dim=24, num_heads=3),
@@ -87,15 +97,154 @@ def slope_error(module: Module, inputs: Inputs, step: float) -> float:
         Setup(21, batch=3, padding="left", scale=4.0, embed_dim=50, num_heads=1),
         Setup(40, batch=3, padding="right"),
         Setup(67, embed_dim=16, num_heads=2, is_full=True),
-        Setup(
-            150, batch=3, padding="inside", num_heads=2, is_full=True
-        ),  # for kernels that need width 16 and length 128
+        Setup(150, batch=3, padding="inside", num_heads=2, is_full=True),  # for kernels that need width 16, length 128
     ),
     applies=lambda s: s.has_reference,
-    compares=False,
+    says="are not those of the reference form",
 )
 def fast_is_reference(call: Call) -> Variants:
     """Fast and reference implementation give equal outputs and gradients, with and without padding."""
     values = call.run()
     call.module.use_reference = True
-    yield Variant("of both forms", call, values=values, base=call.run(), limit=call.subject.rounded(FAST))
+    yield Variant("", call, values=values, base=call.run(), limit=call.subject.rounded(FAST))
+
+
+# --- lower precision -------------------------------------------------------------------------------------------------
+
+precision = partial(relation, "precision", compares=False, applies=lambda s: bool(s.autocast_dtypes))
+small = partial(Setup, embed_dim=16, num_heads=2)
+
+
+def autocast(subject: Subject, dtype: torch.dtype) -> torch.autocast:
+    """Return the autocast to ``dtype`` on the subject's device."""
+    return torch.autocast(subject.device.partition(":")[0], dtype=dtype)
+
+
+def near(dtype: torch.dtype) -> float:
+    """Return the limit for two computations in ``dtype``: eight times its machine epsilon."""
+    return 8.0 * torch.finfo(dtype).eps
+
+
+def by_blocks(actual: Tensor, expected: Tensor, floor: float, share: float = 0.0) -> Tensor:
+    """Return the distance of every 128 tokens of a row, or of a parameter, with ``share`` of the floor."""
+    size = 128 if expected.dim() == 3 else expected.shape[1]
+    pairs = (
+        pair for row in zip(actual, expected, strict=True) for pair in zip(*(x.split(size) for x in row), strict=True)
+    )
+    return torch.tensor([distance(x, y, share * floor) for x, y in pairs])
+
+
+def lowered(call: Call) -> Iterator[tuple[torch.dtype, str, Call]]:
+    """Yield each autocast dtype and the call under it; the backward pass is outside autocast, as in training."""
+    for dtype in call.subject.autocast_dtypes:
+        module = copy.copy(call.module)
+        for name in ("forward", "init_state", "step", "prefill"):
+            if hasattr(module, name):
+                setattr(module, name, autocast(call.subject, dtype)(getattr(module, name)))
+        yield dtype, f"under {dtype}", call.but(module=module)
+
+
+def moved(call: Call, dtype: torch.dtype) -> Iterator[Call]:
+    """Yield two calls whose inputs move by up to two of their spacings in ``dtype``."""
+    change = 2.0 * torch.finfo(dtype).eps
+    for _ in range(2):
+        inputs = call.inputs.map(lambda x: x * torch.empty_like(x).uniform_(1.0 - change, 1.0 + change))
+        yield call.but(inputs=inputs)
+
+
+@precision(
+    "relative distance between autocast and float32",
+    entries=(GRADIENT,),
+    setups=(
+        *(Setup(n, batch=1) for n in (17, 130)),
+        Setup(1030, batch=1, scale=8.0, num_heads=1),
+        *(Setup(LONGEST, scale=scale) for scale in (1.0, 4.0)),  # sums of x8 inputs leave float16 by their size
+    ),
+    against=FORWARD,
+    declared_in="autocast_dtypes",
+)
+def autocast_output(call: Call) -> Variants:
+    """Under autocast, outputs agree with float32 and stay finite for long and large inputs; gradients are finite."""
+    for dtype, how, low in lowered(call):
+        values = low.but(cotangent=torch.ones_like).run()
+        yield sum(int((~x.isfinite()).sum()) for x in values.values()), f"NaN or inf values {how}"
+        if call.setup.scale == 1.0:  # for large inputs, a sharp softmax amplifies rounding of the logits
+            yield Variant(how, low, values=values, measure=by_blocks, limit=near(dtype))
+
+
+@precision(
+    "relative distance of decoding",
+    entries=(ALL_STEPS,),
+    setups=(19, small(LONGEST_STEPS, batch=1, is_full=True)),
+    limit=lambda s: s.decode_tolerance,
+    against=FORWARD,
+    applies=lambda s: s.autocast_dtypes and s.decodes,
+)
+def autocast_decoding(call: Call) -> Variants:
+    """Under autocast, step-by-step decoding reproduces the parallel forward pass in float32."""
+    for dtype, how, low in lowered(call):
+        yield Variant(how, low, measure=by_blocks, limit=near(dtype))
+
+
+precision(
+    "relative distance of a padded row",
+    entries=(FORWARD,),
+    setups=(Setup(17, batch=5, padding="left"),),
+    applies=lambda s: s.autocast_dtypes and "left" in s.padding_layouts,
+    name="autocast_padding",
+    summary="Under autocast, padded rows agree with float32.",
+)(autocast_decoding)
+
+
+@precision(
+    "dependence on a later token",
+    limit=LEAK,
+    entries=(TRAINING,),
+    setups=(Setup(37, batch=1), small(300, batch=1)),
+    applies=lambda s: s.autocast_dtypes and s.pattern.is_causal,
+)
+def autocast_lookahead(call: Call) -> Variants:
+    """Under autocast, no output has a gradient to a later target or changes when later targets are replaced."""
+    for dtype, how, low in lowered(call):
+        if call.setup.length == 37:
+            yield gradient_leak(low.in_mode(training=True), low.inputs, torch.arange(37), f"{how}, gradient")
+        else:
+            cuts = torch.tensor([0, 15, 63, 127, 150, 191, 255, 298])
+            yield replacement_leak(low.module, low.inputs, cuts, 1.0, how, near(dtype))
+
+
+@precision(
+    "deviation of a gradient",
+    limit=COSINE,
+    entries=(GRADIENT, TRAINING),
+    setups=(small(33, batch=1), small(33, batch=3, padding="left"), small(300, batch=1, is_full=True)),
+    applies=lambda s: s.autocast_dtypes and s.claims.has_exact_gradient,
+)
+def autocast_gradient(call: Call) -> Variants:
+    """Under autocast, every gradient has the direction (cosine) and the size of the float32 gradient."""
+    if (call.entry is GRADIENT) == call.subject.is_random_in_training:
+        for dtype, how, low in lowered(call):
+            yield Variant(how, low, measure=partial(by_blocks, share=5.0), limit=COSINE, moved=moved(call, dtype))
+
+
+@precision(
+    "relative distance between bfloat16 and float32",
+    entries=(FORWARD,),
+    setups=(small(33, batch=1), small(700, batch=1), small(290, batch=3, padding="right")),
+    applies=lambda s: torch.bfloat16 in s.autocast_dtypes,
+    declared_in="autocast_dtypes",
+)
+def module_in_bfloat16(call: Call) -> Variants:
+    """After ``module.bfloat16()``, outputs are of this type and agree with float32."""
+    is_whole, dtype = call.subject.keeps_whole_contract, torch.bfloat16
+    if call.setup.padding and not is_whole:
+        return
+    coarse = call.but(module=call.new_module().to(dtype), inputs=call.inputs.map(Tensor.bfloat16))
+    call.module.load_state_dict(coarse.module.state_dict())
+    exact = call.but(inputs=coarse.inputs.map(Tensor.float))
+    with contextlib.suppress(*() if is_whole else (RuntimeError,)):  # an error is not a wrong output
+        values, more = coarse.run(), moved(exact, dtype)
+        yield float(values["outputs"].dtype != dtype), f"outputs of type {values['outputs'].dtype}", 0.0
+        yield Variant(
+            "in bfloat16", coarse, values=values, base=exact.run(), measure=by_blocks, limit=near(dtype), moved=more
+        )

@@ -23,8 +23,7 @@ from cab.registry.registries import ATTENTIONS
 from cab.verification import subject_of
 from cab.verification.compare import difference, distance, gradient_floor
 from cab.verification.inputs import Inputs, Module, gradients_of, leaves_of, masked_inputs
-from cab.verification.numerics import FAST
-from cab.verification.precision import autocast, near
+from cab.verification.numerics import FAST, autocast, near
 from cab.verification.subject import Subject
 
 EXACT = 1e-6
