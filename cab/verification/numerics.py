@@ -16,7 +16,7 @@ from cab.verification.decoding import LONGEST_STEPS
 from cab.verification.entries import ALL_STEPS, FORWARD, GRADIENT, LONGEST, PER_TOKEN, TRAINING, Call, Setup
 from cab.verification.inputs import Inputs, Module, gradients_of, leaves_of
 from cab.verification.relation import Variant, Variants, relation
-from cab.verification.subject import Subject
+from cab.verification.subject import LONG, Subject
 
 FAST = 5e-4
 """Limit between fast and reference implementation, which sum in a different order."""
@@ -126,14 +126,9 @@ def near(dtype: torch.dtype) -> float:
     return 8.0 * torch.finfo(dtype).eps
 
 
-def whole(actual: Tensor, expected: Tensor, _floor: float) -> Tensor:
-    """Return the distance."""
-    return torch.tensor(distance(actual, expected))
-
-
-def by_blocks(actual: Tensor, expected: Tensor, floor: float, share: float = 0.0) -> Tensor:
-    """Return the distance of every 128 tokens of a row, or of a parameter, with ``share`` of the floor."""
-    size = 128 if expected.dim() == 3 else expected.shape[1]
+def by_blocks(actual: Tensor, expected: Tensor, floor: float, *, size: int = 128, share: float = 0.0) -> Tensor:
+    """Return the distance of every ``size`` tokens of a row, or of a parameter, with ``share`` of the floor."""
+    size = size if expected.dim() == 3 else expected.shape[1]
     parts = zip(actual.split(size, 1), expected.split(size, 1), strict=True)
     return torch.tensor([distance(x, y, share * floor) for rows in parts for x, y in zip(*rows, strict=True)])
 
@@ -161,23 +156,22 @@ def moved(call: Call, dtype: torch.dtype) -> Iterator[Call]:
 
 @precision(
     "relative distance between autocast and float32",
-    entries=(GRADIENT,),
+    entries=(FORWARD,),
     setups=(
         *(Setup(n, batch=1) for n in (17, 130)),
         Setup(1030, batch=1, scale=8.0, num_heads=1),
         *(Setup(LONGEST, scale=scale) for scale in (1.0, 4.0)),  # sums of x8 inputs leave float16 by their size
     ),
-    against=FORWARD,
     declared_in="autocast_dtypes",
 )
 def autocast_output(call: Call) -> Variants:
     """Under autocast, outputs agree with float32 and stay finite for long and large inputs; gradients are finite."""
     for dtype, how, low in lowered(call):
-        values = low.but(cotangent=torch.ones_like).run()
+        values = low.but(cotangent=torch.ones_like).run(GRADIENT)
         numbers = [x for name, x in values.items() if name in PER_TOKEN]  # those of weights need a scaled loss
         yield sum(int((~x.isfinite()).sum()) for x in numbers), f"NaN or inf values {how}"
         if call.setup.scale == 1.0:  # for large inputs, a sharp softmax amplifies rounding of the logits
-            yield Variant(how, low, values=values, measure=whole, limit=near(dtype))
+            yield Variant(how, low, values=values, measure=partial(by_blocks, size=LONG), limit=near(dtype))
 
 
 @precision(

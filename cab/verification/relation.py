@@ -39,9 +39,9 @@ class Variant:
         names: the values that are compared (default: all).
         factor: factor on the expected gradients.
         explain: function that returns the defect in words if the values differ.
-        measure: function of actual and expected values, and of the floor of gradients, that returns errors.
-        limit: a larger limit than that of the relation, for errors that near ties do not explain.
-        moved: calls of slightly different inputs: an error is up to :data:`MARGIN` times as large as they cause.
+        measure: function of actual and expected values and of the floor of gradients, which returns the errors.
+        limit: a larger limit than that of the relation; near ties then explain no error.
+        moved: calls of slightly different inputs; errors of up to :data:`MARGIN` times theirs pass.
     """
 
     how: str
