@@ -24,9 +24,6 @@ FAST = 5e-4
 SLOPE, SLOPE_FLOAT32 = 1e-3, 0.02
 """Limits between gradient and difference quotient, in float64 and in float32."""
 
-COSINE = 0.14
-"""Largest relative distance of a gradient in lower precision: a cosine of 0.99."""
-
 # --- exact gradients, and the reference form -------------------------------------------------------------------------
 
 numerics = partial(relation, "numerics", entries=(GRADIENT, TRAINING), compares=False)
@@ -146,23 +143,27 @@ def lowered(call: Call) -> Iterator[tuple[torch.dtype, str, Call]]:
 
 def moved(call: Call, dtype: torch.dtype) -> Iterator[Call]:
     """Yield calls whose inputs move by up to two of their spacings in ``dtype``."""
-    generator, change = torch.Generator().manual_seed(4), 2.0 * torch.finfo(dtype).eps
-
-    def move(x: Tensor) -> Tensor:
-        return x * torch.empty(x.shape).uniform_(1.0 - change, 1.0 + change, generator=generator).to(x)
-
+    noise, eps = torch.Generator().manual_seed(4), torch.finfo(dtype).eps
+    span = (1.0 - 2.0 * eps, 1.0 + 2.0 * eps)
     for _ in range(2):
-        yield call.but(inputs=call.inputs.map(move))
+        yield call.but(
+            inputs=call.inputs.map(lambda x: x * torch.empty(x.shape).uniform_(*span, generator=noise).to(x))
+        )
+
+
+def padded_rows(call: Call, how: str, dtype: torch.dtype) -> Iterator[Variant]:
+    """Yield each row of a padded batch alone."""
+    base = call.run()
+    for row, alone in rows_alone(call.inputs):
+        part, changed = rows_of((slice(row, row + 1), call.inputs.real[row])), call.but(inputs=alone)
+        yield Variant(f"of row {row} {how}", changed, part, base=base, measure=by_blocks, limit=near(dtype))
 
 
 @precision(
     "relative distance between autocast and float32",
     entries=(FORWARD,),
-    setups=(
-        *(Setup(n, batch=1) for n in (17, 130)),
-        Setup(1030, batch=1, scale=8.0, num_heads=1),
-        *(Setup(LONGEST, scale=scale) for scale in (1.0, 4.0)),  # sums of x8 inputs leave float16 by their size
-    ),
+    # Sums of long x8 inputs leave float16 by their size.
+    setups=(Setup(17, 1), Setup(130, 1), Setup(1030, 1, 8.0, num_heads=1), Setup(LONGEST), Setup(LONGEST, scale=4.0)),
     declared_in="autocast_dtypes",
 )
 def autocast_output(call: Call) -> Variants:
@@ -173,35 +174,6 @@ def autocast_output(call: Call) -> Variants:
         yield sum(int((~x.isfinite()).sum()) for x in numbers), f"NaN or inf values {how}"
         if call.setup.scale == 1.0:  # for large inputs, a sharp softmax amplifies rounding of the logits
             yield Variant(how, low, values=values, measure=partial(by_blocks, size=LONG), limit=near(dtype))
-
-
-@precision(
-    "relative distance of decoding",
-    entries=(ALL_STEPS,),
-    setups=(19, small(LONGEST_STEPS, batch=1, is_full=True)),
-    limit=lambda s: s.decode_tolerance,
-    against=FORWARD,
-    applies=lambda s: s.autocast_dtypes and s.decodes,
-)
-def autocast_decoding(call: Call) -> Variants:
-    """Under autocast, step-by-step decoding reproduces the parallel forward pass in float32."""
-    for dtype, how, low in lowered(call):
-        yield Variant(how, low, measure=by_blocks, limit=near(dtype))
-
-
-@precision(
-    "relative distance of a padded row",
-    entries=(FORWARD,),
-    setups=(Setup(17, batch=5, padding="left"),),
-    applies=lambda s: s.autocast_dtypes and "left" in s.padding_layouts,
-)
-def autocast_padding(call: Call) -> Variants:
-    """Under autocast, a padded row gives the same output as without padding."""
-    for dtype, how, low in lowered(call):
-        base = low.run()
-        for row, alone in rows_alone(call.inputs):
-            part, changed = rows_of((slice(row, row + 1), call.inputs.real[row])), low.but(inputs=alone)
-            yield Variant(f"of row {row} {how}", changed, part, base=base, measure=by_blocks, limit=near(dtype))
 
 
 @precision(
@@ -223,7 +195,7 @@ def autocast_lookahead(call: Call) -> Variants:
 
 @precision(
     "deviation of a gradient",
-    limit=COSINE,
+    limit=0.14,  # a cosine of 0.99
     entries=(GRADIENT, TRAINING),
     setups=(small(33, batch=1), small(33, batch=2, padding="left"), small(300, batch=1, is_full=True)),
     applies=lambda s: s.autocast_dtypes and s.claims.has_exact_gradient,
@@ -232,7 +204,21 @@ def autocast_gradient(call: Call) -> Variants:
     """Under autocast, every gradient has the direction (cosine) and the size of the float32 gradient."""
     if (call.entry is GRADIENT) == call.subject.is_random_in_training:
         for dtype, how, low in lowered(call):
-            yield Variant(how, low, measure=partial(by_blocks, share=5.0), limit=COSINE, moved=moved(call, dtype))
+            yield Variant(how, low, measure=partial(by_blocks, share=5.0), moved=moved(call, dtype))
+
+
+@precision(
+    "relative distance of decoding",
+    entries=(ALL_STEPS,),
+    setups=(19, small(LONGEST_STEPS, batch=1, is_full=True)),
+    limit=lambda s: s.decode_tolerance,
+    against=FORWARD,
+    applies=lambda s: s.autocast_dtypes and s.decodes,
+)
+def autocast_decoding(call: Call) -> Variants:
+    """Under autocast, step-by-step decoding reproduces the parallel forward pass in float32."""
+    for dtype, how, low in lowered(call):
+        yield Variant(how, low, measure=by_blocks, limit=near(dtype))
 
 
 @precision(
@@ -245,14 +231,27 @@ def autocast_gradient(call: Call) -> Variants:
 def module_in_bfloat16(call: Call) -> Variants:
     """After ``module.bfloat16()``, outputs are of this type and agree with float32."""
     is_whole, dtype = call.subject.keeps_whole_contract, torch.bfloat16
-    if call.setup.padding and not is_whole:
+    low = call.but(module=call.new_module().bfloat16(), inputs=call.inputs.map(Tensor.bfloat16))
+    if call.setup.padding:
+        yield from padded_rows(low, "in bfloat16", dtype) if is_whole else ()
         return
-    coarse = call.but(module=call.new_module().to(dtype), inputs=call.inputs.map(Tensor.bfloat16))
-    call.module.load_state_dict(coarse.module.state_dict())
-    exact = call.but(inputs=coarse.inputs.map(Tensor.float))
+    call.module.load_state_dict(low.module.state_dict())
+    exact = call.but(inputs=low.inputs.map(Tensor.float))
     with contextlib.suppress(*() if is_whole else (RuntimeError,)):  # an error is not a wrong output
-        values, more = coarse.run(), moved(exact, dtype)
+        values, more = low.run(), moved(exact, dtype)
         yield float(values["outputs"].dtype != dtype), f"outputs of type {values['outputs'].dtype}", 0.0
         yield Variant(
-            "in bfloat16", coarse, values=values, base=exact.run(), measure=by_blocks, limit=near(dtype), moved=more
+            "in bfloat16", low, values=values, base=exact.run(), measure=by_blocks, limit=near(dtype), moved=more
         )
+
+
+@precision(
+    "relative distance of a padded row",
+    entries=(FORWARD,),
+    setups=(Setup(17, batch=5, padding="left"),),
+    applies=lambda s: s.autocast_dtypes and "left" in s.padding_layouts,
+)
+def autocast_padding(call: Call) -> Variants:
+    """Under autocast, a padded row gives the same output as without padding."""
+    for dtype, how, low in lowered(call):
+        yield from padded_rows(low, how, dtype)
