@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -47,28 +47,14 @@ def gradient_floor(named: Mapping[str, Tensor]) -> float:
     return 0.01 * max(filter(math.isfinite, sizes), default=0.0)
 
 
-def differences(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the error of each of the ``expected`` outputs and gradients; a missing gradient counts as zero."""
-    floor = gradient_floor(expected)
-    return {name: difference(actual.get(name, torch.zeros_like(x)), x, floor) for name, x in expected.items()}
-
-
-def errors(
-    actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str, limit: float | None = None
-) -> Iterator[tuple[float, str, float | None]]:
-    """Yield the measurement of each of the :func:`differences`."""
-    for name, error in differences(actual, expected).items():
-        yield error, f"{name}, {where}", limit
-
-
 def rms(x: Tensor) -> float:
     """Return the root mean square of all values."""
     return x.detach().double().pow(2).mean().sqrt().item()
 
 
-def distance(actual: Tensor, expected: Tensor) -> float:
-    """Return the RMS of the error over all values, relative to the RMS of ``expected``; infinite for NaN."""
-    error, size = rms(actual.double() - expected.double()), rms(expected)
+def distance(actual: Tensor, expected: Tensor, floor: float = 0.0) -> float:
+    """Return the RMS of the error over all values, relative to the RMS of ``expected`` plus ``floor``; inf for NaN."""
+    error, size = rms(actual.double() - expected.double()), rms(expected) + floor
     if error == 0.0:
         return 0.0
     return error / size if size > 0.0 and math.isfinite(error) else math.inf

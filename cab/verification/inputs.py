@@ -205,14 +205,3 @@ def gradient_to(x: Tensor, output: Tensor, *, retain_graph: bool = False) -> Ten
     if gradient is None:
         raise RuntimeError("the output is detached from the inputs (no gradient reaches them)")
     return gradient
-
-
-def outputs_and_gradients(
-    module: Module, inputs: Inputs, direction: Tensor, *, seed: int | None = None
-) -> dict[str, Tensor]:
-    """Return outputs at real tokens, and their gradients in ``direction`` to real inputs and to parameters."""
-    inputs = inputs.requiring_grad()
-    output = inputs.run(module, seed=seed)
-    gradients = gradients_of((output * direction)[inputs.real].sum(), leaves_of(module, inputs))
-    gradients |= {name: gradients[name][~mask] for name, _, mask in masked_inputs(inputs) if name in gradients}
-    return {"outputs": output.detach()[inputs.real]} | {f"gradient of {name}": x for name, x in gradients.items()}

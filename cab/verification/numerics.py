@@ -1,16 +1,22 @@
-"""Numerical checks: exact gradients, and agreement with the reference."""
+"""Relations of numerics: exact gradients, the reference form, and lower precision."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import copy
+from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from cab.verification.check import Measurements, check
-from cab.verification.compare import errors, rounding
-from cab.verification.inputs import Inputs, Module, gradients, outputs_and_gradients
-from cab.verification.subject import Subject
+from cab.verification.causality import gradient_leak, replacement_leak
+from cab.verification.compare import LEAK, distance, rounding
+from cab.verification.decoding import LONGEST_STEPS
+from cab.verification.entries import ALL_STEPS, FORWARD, GRADIENT, LONGEST, PER_TOKEN, TRAINING, Call, Setup
+from cab.verification.inputs import Inputs, Module, gradients_of, leaves_of, rows_alone
+from cab.verification.relation import Variant, Variants, relation, rows_of
+from cab.verification.subject import LONG, Subject
 
 FAST = 5e-4
 """Limit between fast and reference implementation, which sum in a different order."""
@@ -18,30 +24,29 @@ FAST = 5e-4
 SLOPE, SLOPE_FLOAT32 = 1e-3, 0.02
 """Limits between gradient and difference quotient, in float64 and in float32."""
 
+# --- exact gradients, and the reference form -------------------------------------------------------------------------
 
-@check(
-    "numerics",
+numerics = partial(relation, "numerics", entries=(GRADIENT, TRAINING), compares=False)
+
+
+@numerics(
     "relative error between gradient and central differences",
     limit=SLOPE,
+    setups=(
+        *(Setup(n, batch=1, seed=seed) for seed, n in enumerate((5, 19, 150), start=1)),
+        Setup(19, batch=3, padding="inside", seed=4),
+        Setup(19, batch=3, padding="left", seed=5),
+        Setup(33, batch=3, padding="left", seed=6, has_dropout=True),
+        *(Setup(n, batch=1, seed=7, is_full=True) for n in (530, LONGEST)),
+    ),
     applies=lambda s: s.claims.has_exact_gradient,
     declared_in="claims.has_exact_gradient",
 )
-def gradient_is_derivative(subject: Subject) -> Measurements:
+def gradient_is_derivative(call: Call) -> Variants:
     """Every gradient, of inputs and parameters, agrees with central differences in random directions."""
-    for length, seed, layout, dropout in (
-        (5, 1, "", None),
-        (19, 2, "", None),
-        (150, 3, "", None),
-        (19, 4, "inside", None),
-        (19, 5, "", 0.0),
-        (33, 6, "left", subject.dropout),
-        *((n, 7, "", None) for n in (530, *subject.long) if subject.long),
-    ):
-        module = subject.build_for(length, seed=seed, dropout=dropout or 0.0).train(dropout is not None)
-        inputs = subject.draw(module, length, batch=3 if layout else 1, seed=seed, padding=layout)
-        error, limit = derivative_error(module, inputs)
-        mode = "" if dropout is None else f", in training with dropout {dropout:g}"
-        yield error, f"n={length}, seed {seed}{f', padding {layout}' if layout else ''}{mode}", limit
+    if (call.entry is TRAINING) == (call.setup.padding == "left"):
+        error, limit = derivative_error(call.in_mode(training=call.entry is TRAINING), call.inputs)
+        yield error, "", limit
 
 
 def derivative_error(module: Module, inputs: Inputs) -> tuple[float, float]:
@@ -61,60 +66,192 @@ def derivative_error(module: Module, inputs: Inputs) -> tuple[float, float]:
 def slope_error(module: Module, inputs: Inputs, step: float) -> float:
     """Return the error of the directional derivative, relative to the norm of the gradient, in one random direction."""
     inputs = inputs.requiring_grad()
+    leaves = {name: x for name, x in leaves_of(module, inputs).items() if x.is_floating_point()}
     output = inputs.run(module, seed=1)
     cotangent = torch.randn_like(output) * inputs.real.unsqueeze(-1)
-    parameters = [p for p in module.parameters() if p.requires_grad and p.is_floating_point()]
-    leaves = [*inputs.tensors().values(), *parameters]
-    slopes = gradients((output * cotangent).sum(), leaves)
-    directions = [torch.randn_like(x) * x.detach().abs().mean().clamp_min(1e-3) for x in leaves]
-    products = [(g, d) for g, d in zip(slopes, directions, strict=True) if g is not None]
-    slope = sum((_dot(g, d) for g, d in products), start=0.0)
-    size = sum((_dot(g * d, g * d) for g, d in products), start=0.0) ** 0.5
+    slopes = gradients_of(output, leaves, cotangent)
+    directions = {name: torch.randn_like(x) * x.detach().abs().mean().clamp_min(1e-3) for name, x in leaves.items()}
+    products = torch.cat([(x.double() * directions[name].view_as(x)).flatten() for name, x in slopes.items()])
 
     def moved(amount: float) -> Tensor:
-        for x, d in zip(leaves, directions, strict=True):
-            x.add_(d, alpha=amount)
+        for name, x in leaves.items():
+            x.add_(directions[name], alpha=amount)
         return inputs.run(module, seed=1).double()
 
     with torch.no_grad():
         above, below = moved(step), moved(-2.0 * step)
         moved(step)
-        quotient = _dot(above - below, cotangent) / (2.0 * step)
-    error = abs(slope - quotient)
-    return error / size if error else 0.0
+        quotient = ((above - below) * cotangent).sum() / (2.0 * step)
+    error = (products.sum() - quotient).abs().item()
+    return error / products.norm().item() if error else 0.0
 
 
-def _dot(a: Tensor, b: Tensor) -> float:
-    return (a.double() * b.double()).sum().item()
-
-
-CASES = (
-    (1, 32, 4, "", 1.0, False),
-    (17, 24, 3, "", 4.0, True),
-    (33, 32, 4, "inside", 1.0, False),
-    (21, 50, 1, "left", 4.0, True),
-    (40, 32, 4, "right", 1.0, True),
-    (67, 16, 2, "", 1.0, False),
-    (150, 32, 2, "inside", 1.0, False),  # for kernels that need head dimension 16 and length 128
-)
-"""Length, width, heads, layout of padding, scale and training mode; the last two are not in the quick suite."""
-
-
-@check(
-    "numerics",
+@numerics(
     "relative error between fast and reference implementation",
-    limit=FAST,
+    setups=(
+        Setup(1),
+        Setup(17, scale=4.0, embed_dim=24, num_heads=3),
+        Setup(33, batch=3, padding="inside"),
+        Setup(21, batch=3, padding="left", scale=4.0, embed_dim=50, num_heads=1),
+        Setup(40, batch=3, padding="right", scale=4.0),
+        Setup(67, embed_dim=16, num_heads=2, is_full=True),
+        Setup(150, batch=3, padding="inside", num_heads=2, is_full=True),  # for kernels that need width 16, length 128
+    ),
     applies=lambda s: s.has_reference,
+    says="are not those of the reference form",
 )
-def fast_is_reference(subject: Subject) -> Measurements:
+def fast_is_reference(call: Call) -> Variants:
     """Fast and reference implementation give equal outputs and gradients, with and without padding."""
-    for length, embed_dim, num_heads, layout, scale, training in CASES if subject.long else CASES[:5]:
-        size: dict[str, Any] = {"embed_dim": embed_dim, "num_heads": num_heads}
-        batch = 3 if layout else 2
-        module, inputs = subject.case(length, batch=batch, scale=scale, padding=layout, training=training, **size)
-        direction = torch.randn_like(inputs.query)
-        fast = outputs_and_gradients(module, inputs, direction, seed=1)
-        module.use_reference = True
-        slow = outputs_and_gradients(module, inputs, direction, seed=1)
-        how = f"{f', padding {layout}' if layout else ''}{', in training' if training else ''}"
-        yield from errors(fast, slow, f"n={length}, heads {num_heads}, inputs x{scale:g}{how}")
+    if (call.entry is TRAINING) == (call.setup.scale > 1.0):
+        values = call.run()
+        call.module.use_reference = True
+        yield Variant("", call, values=values, base=call.run(), limit=call.subject.rounded(FAST))
+
+
+# --- lower precision -------------------------------------------------------------------------------------------------
+
+precision = partial(relation, "precision", compares=False, applies=lambda s: bool(s.autocast_dtypes))
+small = partial(Setup, embed_dim=16, num_heads=2)
+
+
+def autocast(subject: Subject, dtype: torch.dtype) -> torch.autocast:
+    """Return the autocast to ``dtype`` on the subject's device."""
+    return torch.autocast(subject.device.partition(":")[0], dtype=dtype)
+
+
+def near(dtype: torch.dtype) -> float:
+    """Return the limit for two computations in ``dtype``: eight times its machine epsilon."""
+    return 8.0 * torch.finfo(dtype).eps
+
+
+def by_blocks(actual: Tensor, expected: Tensor, floor: float, *, size: int = 128, share: float = 0.0) -> Tensor:
+    """Return the distance of every ``size`` tokens of a row, or of a parameter, with ``share`` of the floor."""
+    size = size if expected.dim() == 3 else expected.shape[1]
+    parts = zip(actual.split(size, 1), expected.split(size, 1), strict=True)
+    return torch.tensor([distance(x, y, share * floor) for rows in parts for x, y in zip(*rows, strict=True)])
+
+
+def lowered(call: Call) -> Iterator[tuple[torch.dtype, str, Call]]:
+    """Yield each autocast dtype and the call under it; the backward pass is outside autocast, as in training."""
+    for dtype in call.subject.autocast_dtypes:
+        module = copy.copy(call.module)
+        for name in ("forward", "init_state", "step", "prefill"):
+            if hasattr(module, name):
+                setattr(module, name, autocast(call.subject, dtype)(getattr(module, name)))
+        yield dtype, f"under {dtype}", call.but(module=module)
+
+
+def moved(call: Call, dtype: torch.dtype) -> Iterator[Call]:
+    """Yield calls whose inputs move by up to two of their spacings in ``dtype``."""
+    noise, eps = torch.Generator().manual_seed(4), torch.finfo(dtype).eps
+    span = (1.0 - 2.0 * eps, 1.0 + 2.0 * eps)
+    for _ in range(2):
+        yield call.but(
+            inputs=call.inputs.map(lambda x: x * torch.empty(x.shape).uniform_(*span, generator=noise).to(x))
+        )
+
+
+def padded_rows(call: Call, how: str, dtype: torch.dtype) -> Iterator[Variant]:
+    """Yield each row of a padded batch alone."""
+    base = call.run()
+    for row, alone in rows_alone(call.inputs):
+        part, changed = rows_of((slice(row, row + 1), call.inputs.real[row])), call.but(inputs=alone)
+        yield Variant(f"of row {row} {how}", changed, part, base=base, measure=by_blocks, limit=near(dtype))
+
+
+@precision(
+    "relative distance between autocast and float32",
+    entries=(FORWARD,),
+    # Sums of long x8 inputs leave float16 by their size.
+    setups=(Setup(17, 1), Setup(130, 1), Setup(1030, 1, 8.0, num_heads=1), Setup(LONGEST), Setup(LONGEST, scale=4.0)),
+    declared_in="autocast_dtypes",
+)
+def autocast_output(call: Call) -> Variants:
+    """Under autocast, outputs agree with float32 and stay finite for long and large inputs; gradients are finite."""
+    for dtype, how, low in lowered(call):
+        values = low.but(cotangent=torch.ones_like).run(GRADIENT)
+        numbers = [x for name, x in values.items() if name in PER_TOKEN]  # those of weights need a scaled loss
+        yield sum(int((~x.isfinite()).sum()) for x in numbers), f"NaN or inf values {how}"
+        if call.setup.scale == 1.0:  # for large inputs, a sharp softmax amplifies rounding of the logits
+            yield Variant(how, low, values=values, measure=partial(by_blocks, size=LONG), limit=near(dtype))
+
+
+@precision(
+    "dependence on a later token",
+    limit=LEAK,
+    entries=(TRAINING,),
+    setups=(Setup(37, batch=1), small(300, batch=1)),
+    applies=lambda s: s.autocast_dtypes and s.pattern.is_causal,
+)
+def autocast_lookahead(call: Call) -> Variants:
+    """Under autocast, no output has a gradient to a later target or changes when later targets are replaced."""
+    for dtype, how, low in lowered(call):
+        if call.setup.length == 37:
+            yield gradient_leak(low.in_mode(training=True), low.inputs, torch.arange(37), f"{how}, gradient")
+        else:
+            cuts = torch.tensor([0, 15, 63, 127, 150, 191, 255, 298])
+            yield replacement_leak(low.module, low.inputs, cuts, 1.0, how, near(dtype))
+
+
+@precision(
+    "deviation of a gradient",
+    limit=0.14,  # a cosine of 0.99
+    entries=(GRADIENT, TRAINING),
+    setups=(small(33, batch=1), small(33, batch=2, padding="left"), small(300, batch=1, is_full=True)),
+    applies=lambda s: s.autocast_dtypes and s.claims.has_exact_gradient,
+)
+def autocast_gradient(call: Call) -> Variants:
+    """Under autocast, every gradient has the direction (cosine) and the size of the float32 gradient."""
+    if (call.entry is GRADIENT) == call.subject.is_random_in_training:
+        for dtype, how, low in lowered(call):
+            yield Variant(how, low, measure=partial(by_blocks, share=5.0), moved=moved(call, dtype))
+
+
+@precision(
+    "relative distance of decoding",
+    entries=(ALL_STEPS,),
+    setups=(19, small(LONGEST_STEPS, batch=1, is_full=True)),
+    limit=lambda s: s.decode_tolerance,
+    against=FORWARD,
+    applies=lambda s: s.autocast_dtypes and s.decodes,
+)
+def autocast_decoding(call: Call) -> Variants:
+    """Under autocast, step-by-step decoding reproduces the parallel forward pass in float32."""
+    for dtype, how, low in lowered(call):
+        yield Variant(how, low, measure=by_blocks, limit=near(dtype))
+
+
+@precision(
+    "relative distance between bfloat16 and float32",
+    entries=(FORWARD,),
+    setups=(small(33, batch=1), small(700, batch=1), small(290, batch=3, padding="right")),
+    applies=lambda s: torch.bfloat16 in s.autocast_dtypes,
+    declared_in="autocast_dtypes",
+)
+def module_in_bfloat16(call: Call) -> Variants:
+    """After ``module.bfloat16()``, outputs are of this type and agree with float32."""
+    is_whole, dtype = call.subject.keeps_whole_contract, torch.bfloat16
+    low = call.but(module=call.new_module().bfloat16(), inputs=call.inputs.map(Tensor.bfloat16))
+    if call.setup.padding:
+        yield from padded_rows(low, "in bfloat16", dtype) if is_whole else ()
+        return
+    call.module.load_state_dict(low.module.state_dict())
+    exact = call.but(inputs=low.inputs.map(Tensor.float))
+    with contextlib.suppress(*() if is_whole else (RuntimeError,)):  # an error is not a wrong output
+        values, more = low.run(), moved(exact, dtype)
+        yield float(values["outputs"].dtype != dtype), f"outputs of type {values['outputs'].dtype}", 0.0
+        yield Variant(
+            "in bfloat16", low, values=values, base=exact.run(), measure=by_blocks, limit=near(dtype), moved=more
+        )
+
+
+@precision(
+    "relative distance of a padded row",
+    entries=(FORWARD,),
+    setups=(Setup(17, batch=5, padding="left"),),
+    applies=lambda s: s.autocast_dtypes and "left" in s.padding_layouts,
+)
+def autocast_padding(call: Call) -> Variants:
+    """Under autocast, a padded row gives the same output as without padding."""
+    for dtype, how, low in lowered(call):
+        yield from padded_rows(low, how, dtype)

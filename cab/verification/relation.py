@@ -7,7 +7,7 @@ The check of a relation is its product with entries and setups. A relation is a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -20,6 +20,9 @@ from cab.verification.compare import RARE, error_at, gradient_floor
 from cab.verification.entries import ENTRIES, PER_TOKEN, Call, Entry, Setup, Values
 from cab.verification.side_effects import SETTINGS, restored
 from cab.verification.subject import Subject
+
+MARGIN = 4.0
+"""Factor on the change that rounded inputs cause: a method rounds more often than its inputs."""
 
 
 def is_computed(name: str) -> bool:
@@ -41,6 +44,9 @@ class Variant:
         names: the values that are compared (default: outputs and gradients).
         factor: factor on the expected gradients.
         explain: function that returns the defect in words if the values differ.
+        measure: function of actual and expected values and of the floor of gradients, which returns the errors.
+        limit: a larger limit than that of the relation; near ties then explain no error.
+        moved: calls of slightly different inputs; errors of up to :data:`MARGIN` times theirs pass.
     """
 
     how: str
@@ -52,6 +58,9 @@ class Variant:
     names: Callable[[str], bool] = is_computed
     factor: float = 1.0
     explain: Callable[[], str] | None = None
+    measure: Callable[[Tensor, Tensor, float], Tensor] = error_at
+    limit: float = 0.0
+    moved: Iterable[Call] = ()
 
 
 def first(count: int) -> Callable[[Tensor], Tensor]:
@@ -157,14 +166,19 @@ def _measured(function: Function, call: Call, against: Entry, says: str, limit: 
             value, where, *more = item
             yield value, ", ".join(filter(None, (call.entry.name, where, call.where))), *more
             continue
-        for name, error in _errors(item, against).items():
+        allowed, errors = max(near, item.limit), _errors(item, against)
+        for other in item.moved:
+            if any((x > allowed).any() for x in errors.values()):
+                caused = _errors(replace(item, call=other, values=None), against)
+                errors = {name: x.where(x > MARGIN * caused[name], 0.0) for name, x in errors.items()}
+        for name, error in errors.items():
             value = float(error.max()) if error.numel() else 0.0
             where = ", ".join((f"{call.entry.name} {item.how}".rstrip(), call.where, name))
-            if near and 0 < (error > near).sum() <= RARE * error.numel():
+            if near and not item.limit and 0 < (error > near).sum() <= RARE * error.numel():
                 exact = _exact_errors(function, call, against) if exact is None else exact
                 value = float(exact.get((item.how, name), error).max())
             finding = " ".join(filter(None, (call.entry.name, item.how, says)))
-            yield value, where, None, (item.explain and value > near and item.explain()) or finding
+            yield value, where, allowed, (item.explain and value > allowed and item.explain()) or finding
 
 
 def _exact_errors(function: Function, call: Call, against: Entry) -> dict[tuple[str, str], Tensor]:
@@ -190,7 +204,7 @@ def _errors(variant: Variant, against: Entry, plain: Values | None = None) -> di
         x = x if variant.expected is None else variant.expected(x)
         y = torch.zeros_like(x) if y is None else y if variant.actual is None else variant.actual(y)
         y = y if name == "outputs" else y / variant.factor
-        errors[name] = error_at(y, x, floor if is_computed(name) else 0.0)
+        errors[name] = variant.measure(y, x, floor if is_computed(name) else 0.0)
     return errors
 
 

@@ -25,7 +25,6 @@ from cab.verification import (  # noqa: F401
     lengths,
     numerics,
     packed,
-    precision,
     relations,
     relations_of_inputs,
     training_mode,

@@ -22,9 +22,8 @@ from cab.errors import UserError
 from cab.registry.registries import ATTENTIONS
 from cab.verification import subject_of
 from cab.verification.compare import difference, distance, gradient_floor
-from cab.verification.inputs import Inputs, Module, outputs_and_gradients
-from cab.verification.numerics import FAST
-from cab.verification.precision import autocast, near
+from cab.verification.inputs import Inputs, Module, gradients_of, leaves_of, masked_inputs
+from cab.verification.numerics import FAST, autocast, near
 from cab.verification.subject import Subject
 
 EXACT = 1e-6
@@ -146,6 +145,15 @@ def _excesses(call: Call, subject: Subject, module: Module, inputs: Inputs) -> I
             moved = errors(run(module, _moved(inputs, torch.finfo(dtype).eps, noise), direction, seed=1))
             limits = {name: max(allowed, limit + MARGIN * moved[name]) for name, allowed in limits.items()}
     yield from ((name, error, limits[name]) for name, error in excess.items())
+
+
+def outputs_and_gradients(module: Module, inputs: Inputs, direction: Tensor, *, seed: int) -> dict[str, Tensor]:
+    """Return outputs at real tokens, and their gradients in ``direction`` to real inputs and to parameters."""
+    inputs = inputs.requiring_grad()
+    output = inputs.run(module, seed=seed)
+    gradients = gradients_of((output * direction)[inputs.real].sum(), leaves_of(module, inputs))
+    gradients |= {name: gradients[name][~mask] for name, _, mask in masked_inputs(inputs) if name in gradients}
+    return {"outputs": output.detach()[inputs.real]} | {f"gradient of {name}": x for name, x in gradients.items()}
 
 
 def _outputs(module: Module, inputs: Inputs, _direction: Tensor, *, seed: int) -> dict[str, Tensor]:

@@ -33,4 +33,4 @@ def test_float_does_not_help_under_autocast(tmp_path):
         (tmp_path / f"{name}.py").write_text(code)
         failed[name] = failures(load_object(f"{tmp_path}/{name}.py:SquaredScores"), "NS", ["autocast_output"])
     assert failed["off"] == {}
-    assert "NaN or inf values, float16, n=1030" in failed["on"]["autocast_output"]
+    assert "NaN or inf values under torch.float16, n=1030" in failed["on"]["autocast_output"]

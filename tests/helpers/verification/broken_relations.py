@@ -137,6 +137,28 @@ def detached_mask_under_autocast(call):
     return call.result.detach() if torch.is_autocast_enabled("cpu") and call.padding.key is not None else call.result
 
 
+class _Product(torch.autograd.Function):
+    """A product whose backward pass multiplies float32 weights by a gradient in lower precision."""
+
+    @staticmethod
+    def forward(ctx, weights, value):
+        ctx.save_for_backward(weights, value)
+        return weights @ value
+
+    @staticmethod
+    def backward(ctx, gradient):
+        weights, value = ctx.saved_tensors
+        return gradient @ value.mT, weights.mT @ gradient
+
+
+@caught("NS", "autocast_output autocast_gradient")
+class MixesDtypesOutsideAutocast(Weighted):
+    """Fails in the backward pass, which runs outside autocast."""
+
+    def attend(self, query, key, value, padding):
+        return _Product.apply(self.weights(query, key, padding).float(), value.float()).to(query.dtype)
+
+
 @defect("weights", "NC", "module_in_bfloat16")
 def mask_forgotten_in_bfloat16(call):
     if call.padding.key is None or not is_coarse(call):
