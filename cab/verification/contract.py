@@ -93,19 +93,24 @@ def decoding_refused(subject: Subject) -> Calls:
     return {f"init_state {mistake}": partial(module.init_state, 2, **source)}
 
 
-@check("contract", "outputs with the wrong shape, dtype or device")
-def output_type(subject: Subject) -> Measurements:
+@relation(
+    "contract",
+    "outputs with the wrong shape, dtype or device",
+    entries=(FORWARD,),
+    setups=(Setup(1, batch=1), Setup(17, batch=3), Setup(130, batch=7)),
+    compares=False,
+)
+def output_type(call: Call) -> Variants:
     """Every output has the shape, dtype and device of the query, in training, evaluation and decoding."""
-    for length, batch in ((1, 1), (17, 3), (130, 7)):
-        module, inputs = subject.case(length, batch=batch)
-        with torch.no_grad():
-            outputs = {mode: inputs.run(module.train(mode == "training")) for mode in ("training", "evaluation")}
-            if subject.decodes:
-                outputs["step"], _ = module.step(inputs.query[:, :1], initial_state(module, inputs))
-        for mode, output in outputs.items():
-            expected = inputs.query[:, :1] if mode == "step" else inputs.query
-            actual, kind = ((x.dtype, x.device, tuple(x.shape)) for x in (output, expected))
-            yield float(actual != kind), f"n={length}, {batch} rows, {mode} ({', '.join(map(str, actual))})"
+    module, inputs = call.module, call.inputs
+    with torch.no_grad():
+        outputs = {mode: inputs.run(module.train(mode == "training")) for mode in ("training", "evaluation")}
+        if call.subject.decodes:
+            outputs["a step"], _ = module.step(inputs.query[:, :1], initial_state(module, inputs))
+    for mode, output in outputs.items():
+        expected = inputs.query[:, :1] if mode == "a step" else inputs.query
+        actual, kind = ((x.dtype, x.device, tuple(x.shape)) for x in (output, expected))
+        yield float(actual != kind), f"{mode} ({', '.join(map(str, actual))})"
 
 
 SIZES = ((768, 12), (128, 1), (64, 16), (21, 3))

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cab.training import auxiliary_loss
 from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, learned, leaves_of, masked_inputs, seed_torch
-from cab.verification.subject import Subject
+from cab.verification.subject import LONG_HEADS, LONG_WIDTH, Subject
 
 Values = dict[str, Tensor]
 """What an entry computes, by name."""
@@ -156,11 +156,10 @@ class Call:
 
 def build(subject: Subject, setup: Setup, *, keeps_zeros: bool = False) -> Module:
     """Return a module for a setup."""
+    small = {"embed_dim": LONG_WIDTH, "num_heads": LONG_HEADS} if subject.is_long(setup.length) else {}
     sizes = {name: x for name in ("num_heads", "embed_dim") if (x := getattr(setup, name)) is not None}
-    if setup.num_heads is not None and setup.embed_dim is None and setup.length in subject.long:
-        sizes = {"num_heads": setup.num_heads}
     dropout = subject.dropout if setup.has_dropout else 0.0
-    return subject.build_for(setup.length, seed=setup.seed, dropout=dropout, keeps_zeros=keeps_zeros, **sizes)
+    return subject.build(seed=setup.seed, dropout=dropout, keeps_zeros=keeps_zeros, **small | sizes)
 
 
 def initial_state(module: Module, inputs: Inputs) -> State:

@@ -106,7 +106,8 @@ def packed_loss(call: Call) -> Variants:
 def packed_prompts(subject: Subject) -> Measurements:
     """Two packed prompts, empty for some sequences, and steps give what forward gives for each sequence alone."""
     for prompts in (PROMPTS, LONG_PROMPTS) if subject.long else (PROMPTS,):
-        module, inputs = subject.case(2, batch=len(prompts[0]))
+        call = Call.of(subject, Setup(2, batch=len(prompts[0])), PACKED)
+        module, inputs = call.module, call.inputs
         texts = [subject.draw(module, sum(n), batch=1, seed=2).query[0].split(list(n)) for n in prompts]
         with torch.no_grad():
             state, outputs = initial_state(module, inputs), []

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cab.verification.check import Measurements, check
-from cab.verification.compare import LEAK, ROUNDING, difference
+from cab.verification.compare import LEAK, ROUNDING
 from cab.verification.entries import (
     DECODING,
     FORWARD,
@@ -28,7 +27,6 @@ from cab.verification.entries import (
 )
 from cab.verification.inputs import LAYOUTS, Inputs, masked_inputs, rows_alone
 from cab.verification.relation import Variant, Variants, plain_values, relation, rows_of, transposed
-from cab.verification.subject import Subject
 
 # --- layouts ---------------------------------------------------------------------------------------------------------
 
@@ -275,26 +273,30 @@ def padding_of_nothing(call: Call) -> Variants:
         yield Variant("with masks of nothing", call.but(inputs=replace(call.inputs, **masks)))
 
 
-@check(
+@relation(
     "padding",
     "relative error between one mask and both",
+    entries=(FORWARD,),
+    setups=(Setup(batch=5, padding="right"),),
     limit=LEAK,
     applies=lambda s: s.keeps_whole_contract and not s.pattern.is_cross,
 )
-def padding_either_mask(subject: Subject) -> Measurements:
+def padding_either_mask(call: Call) -> Variants:
     """In self patterns, passing the query mask, the key mask or both gives the same output."""
-    module, inputs = subject.case(17, batch=5, padding="right")
     with torch.no_grad():
-        both = inputs.run(module)
         for name in ("query_padding_mask", "key_padding_mask"):
-            one = module(inputs.query, **{name: inputs.query_padding})
-            yield difference(one[inputs.real], both[inputs.real]), f"{name} alone"
+            output = call.module(call.inputs.query, **{name: call.inputs.query_padding})
+            yield Variant(f"with {name} alone", call, values={"outputs": call.masked(output)})
 
 
-@check("padding", "output at a padded target", applies=lambda s: s.keeps_whole_contract)
-def padding_output(subject: Subject) -> Measurements:
+@relation(
+    "padding",
+    "output at a padded target",
+    entries=(FORWARD,),
+    setups=[Setup(batch=5, padding=layout) for layout in ("left", "row")],
+    compares=False,
+    applies=lambda s: s.keeps_whole_contract,
+)
+def padding_output(call: Call) -> Variants:
     """At padded targets, the output is zero."""
-    for layout in ("left", "row"):
-        module, inputs = subject.case(17, batch=5, padding=layout)
-        with torch.no_grad():
-            yield inputs.run(module)[~inputs.real].abs().max(), f"padding {layout}"
+    yield call.but(sees_padding=True).run()["outputs"][~call.inputs.real].abs().max(), ""

@@ -296,12 +296,7 @@ class Subject:
             self.skipped.append(size)
         return bool(self.shared[key])
 
-    def build_for(self, length: int, **options: Any) -> Module:
-        """Build a module of the usual size, or a small one for long sequences."""
-        small = {"embed_dim": LONG_WIDTH, "num_heads": LONG_HEADS} if self._is_long(length) else {}
-        return self.build(**small | options)
-
-    def _is_long(self, length: int) -> bool:
+    def is_long(self, length: int) -> bool:
         return length >= min(self.long, default=LONG)
 
     def draw(
@@ -321,7 +316,7 @@ class Subject:
         the longer length is one of the targets. Without support for the layout ``padding``, another supported layout is
         used, or none.
         """
-        batch = batch or (1 if self._is_long(length) else 2)
+        batch = batch or (1 if self.is_long(length) else 2)
         generator = torch.Generator().manual_seed(seed + 10_007 * self.seed)
         source_length = length // 2 + 3 if source_length is None else source_length
         lengths = (length, source_length, source_length) if self.pattern.is_cross else (length,)
@@ -331,23 +326,6 @@ class Subject:
         if padding not in ("", "single_token", *self.padding_layouts):
             padding = next(iter(self.padding_layouts), "")
         return with_padding(inputs, padding) if padding else inputs
-
-    def case(
-        self,
-        length: int,
-        source_length: int | None = None,
-        *,
-        batch: int | None = None,
-        scale: float = 1.0,
-        padding: str = "",
-        training: bool = False,
-        requires_grad: bool = False,
-        **options: Any,
-    ) -> tuple[Module, Inputs]:
-        """Return a module of :meth:`build_for` with ``options``, and inputs that :meth:`draw` makes for it."""
-        module = self.build_for(length, **options).train(training)
-        inputs = self.draw(module, length, source_length, batch=batch, scale=scale, padding=padding)
-        return module, inputs.requiring_grad() if requires_grad else inputs
 
 
 _signature = functools.cache(inspect.signature)

@@ -187,17 +187,21 @@ def parameters_learn(subject: Subject) -> Measurements:
     yield len(missing), f"n={', '.join(map(str, tested))} ({', '.join(sorted(missing)) or 'none'})"
 
 
-@check("training_mode", "parameters without a gradient", declared_in="unused_parameters")
-def parameters_in_every_batch(subject: Subject) -> Measurements:
+@relation(
+    "training_mode",
+    "parameters without a gradient",
+    entries=(TRAINING,),
+    setups=[Setup(n, 3, padding=x) for n, x in ((2, ""), (17, ""), (17, "left"), (70, ""), (300, "right"))],
+    compares=False,
+    declared_in="unused_parameters",
+)
+def parameters_in_every_batch(call: Call) -> Variants:
     """Every parameter takes part in the backward pass at every length from 2, as distributed data parallel requires."""
-    allowed = tuple(subject.declared("unused_parameters", ()))
-    for length, layout in ((2, ""), (17, ""), (17, "left"), (70, ""), (300, "right")):
-        module, inputs = subject.case(length, batch=3, padding=layout, training=True, requires_grad=True)
-        _backward(module, inputs)
-        unused = (name for name, p in module.named_parameters() if p.requires_grad and p.grad is None)
-        missing = [name for name in unused if not name.startswith(allowed)]
-        names, where = ", ".join(missing) or "none", f"n={length}{layout and f', padding {layout}'}"
-        yield len(missing), f"{where} ({names})", None, f"no gradient for {names} at n={length}"
+    allowed = tuple(call.subject.declared("unused_parameters", ()))
+    _backward(call.in_mode(training=True), call.inputs.requiring_grad())
+    unused = (name for name, p in call.module.named_parameters() if p.requires_grad and p.grad is None)
+    names = ", ".join(missing := [name for name in unused if not name.startswith(allowed)])
+    yield len(missing), names, None, f"no gradient for {names} at n={call.setup.length}"
 
 
 RATES = (0.1, 0.5)
