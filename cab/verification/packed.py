@@ -7,8 +7,7 @@ from functools import partial
 
 import torch
 
-from cab.verification.check import Measurements, check
-from cab.verification.compare import ROUNDING, difference
+from cab.verification.compare import ROUNDING
 from cab.verification.entries import (
     FORWARD,
     LONGEST,
@@ -23,7 +22,6 @@ from cab.verification.entries import (
 )
 from cab.verification.inputs import rows_alone
 from cab.verification.relation import Variant, Variants, relation
-from cab.verification.subject import Subject
 
 LENGTHS = {
     7: ((64, 63, 1, 0, 65, 128, 2), (63, 1, 64, 5, 128, 65, 0)),
@@ -96,30 +94,31 @@ def packed_loss(call: Call) -> Variants:
     yield Variant("", together, base=together.run(TRAINING), names="auxiliary loss".__eq__)
 
 
-@check(
+@relation(
     "packed",
     "relative error of decoding after packed prompts",
+    entries=(PACKED,),
+    setups=(Setup(2, batch=4), Setup(2, batch=4, is_full=True)),
     limit=lambda s: s.decode_tolerance,
     applies=lambda s: s.decodes and hasattr(s.cls, "prefill_packed"),
     declared_in="decode_tolerance",
+    compares=False,
 )
-def packed_prompts(subject: Subject) -> Measurements:
+def packed_prompts(call: Call) -> Variants:
     """Two packed prompts, empty for some sequences, and steps give what forward gives for each sequence alone."""
-    for prompts in (PROMPTS, LONG_PROMPTS) if subject.long else (PROMPTS,):
-        call = Call.of(subject, Setup(2, batch=len(prompts[0])), PACKED)
-        module, inputs = call.module, call.inputs
-        texts = [subject.draw(module, sum(n), batch=1, seed=2).query[0].split(list(n)) for n in prompts]
-        with torch.no_grad():
-            state, outputs = initial_state(module, inputs), []
-            for text, lengths in zip(texts, prompts, strict=True):
-                ends = cumulative(lengths, inputs.query)
-                output, state = module.prefill_packed(torch.cat(text), state, query_cu_seqlens=ends)
-                outputs.append(output.split(list(lengths)))
-            for t in range(2):
-                output, state = module.step(inputs.query[:, t], state)
-                outputs.append(output.split(1))
-            for row, together in enumerate(zip(*outputs, strict=True)):
-                tokens = torch.cat([text[row] for text in texts] + [inputs.query[row]])
-                expected = replace(inputs.rows(slice(row, row + 1)), query=tokens[None]).run(module)[0]
-                where = " and ".join(str(lengths[row]) for lengths in prompts)
-                yield difference(torch.cat(together), expected), f"prompts of {where} tokens, 2 steps"
+    module, inputs, prompts = call.module, call.inputs, LONG_PROMPTS if call.setup.is_full else PROMPTS
+    texts = [call.subject.draw(module, sum(n), batch=1, seed=2).query[0].split(list(n)) for n in prompts]
+    with torch.no_grad():
+        state, outputs = initial_state(module, inputs), []
+        for text, lengths in zip(texts, prompts, strict=True):
+            ends = cumulative(lengths, inputs.query)
+            output, state = module.prefill_packed(torch.cat(text), state, query_cu_seqlens=ends)
+            outputs.append(output.split(list(lengths)))
+        for t in range(2):
+            output, state = module.step(inputs.query[:, t], state)
+            outputs.append(output.split(1))
+    for row, together in enumerate(zip(*outputs, strict=True)):
+        tokens = torch.cat([text[row] for text in texts] + [inputs.query[row]])
+        alone = call.but(inputs=replace(inputs.rows(slice(row, row + 1)), query=tokens[None])).run(FORWARD)
+        how = f"after prompts of {' and '.join(str(lengths[row]) for lengths in prompts)} tokens"
+        yield Variant(how, call, values={"outputs": torch.cat(together)[None]}, base=alone)

@@ -6,9 +6,7 @@ import contextlib
 import copy
 import pickle
 import traceback
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
@@ -30,10 +28,12 @@ from cab.verification.side_effects import (
     UNUSUAL,
     changes_since,
     clear_tensor_caches,
+    filled_memory,
     generators,
     read_settings,
     restored,
     values_of,
+    with_setting,
 )
 
 PADDED = Setup(13, batch=3, padding="left")
@@ -312,19 +312,6 @@ def uninitialized_memory(call: Call) -> Variants:
     yield Variant("in memory filled with NaN", call.but(module=module, around=filled_memory))
 
 
-@contextmanager
-def filled_memory() -> Iterator[None]:
-    """Fill new memory with NaN, or with the largest integer."""
-    with restored(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        # As torch.use_deterministic_algorithms(True, warn_only=True), which imports the compiler first.
-        torch._C._set_deterministic_algorithms(True, warn_only=True)
-        try:
-            yield
-        finally:
-            torch._C._set_deterministic_algorithms(False)
-
-
 @relation("calls", entries=BASIC, setups=(17, PADDED))
 def inference_mode(call: Call) -> Variants:
     """In ``torch.inference_mode``, outputs are those of ``torch.no_grad``; a training step afterwards is correct."""
@@ -338,20 +325,12 @@ def inference_mode(call: Call) -> Variants:
 @relation("calls", entries=(TRAINING,), setups=(Setup(300, batch=3),), limit=ROUNDING)
 def several_threads(call: Call) -> Variants:
     """With several threads, outputs and gradients are those of one thread."""
-    yield Variant("in 4 threads", call.but(around=partial(_changed, torch.set_num_threads, 4)))
+    yield Variant("in 4 threads", call.but(around=partial(with_setting, torch.set_num_threads, 4)))
 
 
 @relation("calls", entries=(FORWARD, STEPS), setups=(9, PADDED), limit=LEAK)
 def default_dtype(call: Call) -> Variants:
     """With a default dtype of float64, a float32 module gives the same float32 outputs, also while decoding."""
-    values = call.but(around=partial(_changed, torch.set_default_dtype, torch.float64)).run()
+    values = call.but(around=partial(with_setting, torch.set_default_dtype, torch.float64)).run()
     yield float(values["outputs"].dtype != call.inputs.query.dtype), f"outputs of type {values['outputs'].dtype}", 0.0
     yield Variant("under a default dtype of float64", call, values=values)
-
-
-@contextmanager
-def _changed(change: Callable[[Any], Any], value: Any) -> Iterator[None]:
-    """Change a setting of torch within the block."""
-    with restored():
-        change(value)
-        yield

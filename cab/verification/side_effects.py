@@ -138,6 +138,27 @@ def restored(settings: Settings = PROCESS) -> Iterator[None]:
                 change(value)
 
 
+@contextmanager
+def with_setting(change: Callable[[Any], Any], value: Any) -> Iterator[None]:
+    """Change a setting of torch within the block."""
+    with restored():
+        change(value)
+        yield
+
+
+@contextmanager
+def filled_memory() -> Iterator[None]:
+    """Fill new memory with NaN, or with the largest integer."""
+    with restored(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # As torch.use_deterministic_algorithms(True, warn_only=True), which imports the compiler first.
+        torch._C._set_deterministic_algorithms(True, warn_only=True)
+        try:
+            yield
+        finally:
+            torch._C._set_deterministic_algorithms(False)
+
+
 def generators() -> dict[str, object]:
     """Return the states of the random number generators of the process."""
     numbers = np.random.get_state(legacy=True)
