@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cab.training import auxiliary_loss
 from cab.verification.inputs import INPUTS, Inputs, Module, gradients_of, learned, leaves_of, masked_inputs, seed_torch
 from cab.verification.subject import LONG_HEADS, LONG_WIDTH, Subject
 
@@ -265,7 +265,6 @@ def _decoding(call: Call, *, chunks: Callable[[int], Sequence[int]], training: b
     seed_torch(call.seed, call.subject.device)
     with contextlib.nullcontext() if call.has_graph else torch.no_grad():
         outputs = decode(call.in_mode(training=training), inputs, chunks(inputs.query.shape[1]), call.carry)
-    auxiliary_loss(call.module)
     return {"outputs": call.masked(outputs)}
 
 
@@ -316,12 +315,7 @@ def _prompt(length: int) -> list[int]:
     return [max(length - 2, 1), *[1] * min(2, length - 1)]
 
 
-def _decodes(subject: Subject) -> bool:
-    return subject.decodes
-
-
-def _prefills(subject: Subject) -> bool:
-    return subject.prefills
+_decodes, _prefills = attrgetter("decodes"), attrgetter("prefills")
 
 
 def _packs(subject: Subject) -> bool:
