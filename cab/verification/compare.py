@@ -60,12 +60,12 @@ def distance(actual: Tensor, expected: Tensor, floor: float = 0.0) -> float:
     return error / size if size > 0.0 and math.isfinite(error) else math.inf
 
 
-class _Precision(TorchDispatchMode):
-    """Records the coarsest floating-point type that any operation produces."""
+class Operations(TorchDispatchMode):
+    """Passes each operation, with the tensors it reads and those it returns, to a function."""
 
-    def __init__(self) -> None:
+    def __init__(self, see: Callable[[Any, list[Any], list[Any]], None]) -> None:
         super().__init__()
-        self.epsilon = 0.0
+        self.see = see
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -74,18 +74,17 @@ class _Precision(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        for x in tree_leaves(output):
-            if isinstance(x, Tensor) and x.is_floating_point():
-                self.epsilon = max(self.epsilon, torch.finfo(x.dtype).eps)
+        self.see(func, *([x for x in tree_leaves(tree) if isinstance(x, Tensor)] for tree in ((args, kwargs), output)))
         return output
 
 
 @torch.no_grad()
 def coarsest(function: Callable[[], object]) -> float:
     """Return the machine epsilon of the coarsest dtype in which ``function`` computes (float32: 1.2e-7)."""
-    with _Precision() as precision:
+    dtypes = {torch.float32}
+    with Operations(lambda _func, _read, written: dtypes.update(x.dtype for x in written if x.is_floating_point())):
         function()
-    return max(precision.epsilon, torch.finfo(torch.float32).eps)
+    return max(torch.finfo(dtype).eps for dtype in dtypes)
 
 
 def rounding(module: Module, inputs: Inputs) -> float:

@@ -7,16 +7,13 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from time import perf_counter, process_time
-from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from cab.verification.check import Measurements, check
+from cab.verification.compare import Operations
 from cab.verification.entries import initial_state, read_chunks
 from cab.verification.inputs import Inputs, Module
 from cab.verification.subject import Subject
@@ -70,27 +67,16 @@ def step_growth(subject: Subject) -> Measurements:
             step = partial(module.step, inputs.query[:, -1], state)
             amounts["state"][length] = max(1, sum(x.nbytes for x in state.values()))
             amounts["peak memory"][length] = max(1, peak_bytes(step, subject.device))
-            with _Work() as counted:
+            counts = [1]
+            with Operations(lambda func, *x, to=counts: to.extend(t.numel() for t in chain(*x) if not func.is_view)):
                 step()
-            amounts["values read and written"][length] = max(1, counted.elements)
+            amounts["values read and written"][length] = sum(counts)
     if subject.has_constant_size_state:
         growth = amounts["state"][1024] / amounts["state"][64] - 1.0
         yield growth, "state at n=64 and n=1024", 0.0, "the decoding state is not of constant size"
     for quantity, measured in amounts.items():
         power, where = _power(measured, *(("", 1.0) if "values" in quantity else ("KiB", 2**-10)))
         yield power, f"{quantity}, {where}", None, f"the {quantity} of a decoding step grows with the position"
-
-
-class _Work(TorchDispatchMode):
-    """Counts the elements of the inputs and outputs of all operations."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        if not func.is_view:
-            self.elements += sum(x.numel() for x in tree_leaves((args, kwargs, output)) if isinstance(x, Tensor))
-        return output
 
 
 def allowed(subject: Subject, slack: float) -> float:
