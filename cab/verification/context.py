@@ -36,7 +36,8 @@ def _replaced(call: Call, **tokens: Tensor | bool) -> Call:
 def _changes(call: Call, *tokens: dict[str, Any], part: Any = slice(None)) -> list[float]:
     """Return the relative change of a part of the outputs when each of these ``tokens`` is replaced."""
     expected, *outputs = (x.run()["outputs"][:, part] for x in (call, *(_replaced(call, **at) for at in tokens)))
-    return [distance(output, expected) for output in outputs]
+    changes = [distance(output, expected) for output in outputs]
+    return [change if change < torch.inf else torch.nan for change in changes]
 
 
 @context(
@@ -126,7 +127,7 @@ def _gradient_sizes(module: Module, inputs: Inputs, outputs: Tensor) -> Tensor:
     sums = [output[0, i] @ direction for i in outputs]
     sizes = torch.stack([gradient_to(row.query, x, retain_graph=True)[0] for x in sums]).norm(dim=-1)
     sizes = (sizes / sizes.amax(1, keepdim=True).clamp_min(1e-300)).cpu()
-    return sizes.where(sizes > torch.finfo(sizes.dtype).eps ** 0.7, 0.0)
+    return sizes.masked_fill(sizes <= torch.finfo(sizes.dtype).eps ** 0.7, 0.0)
 
 
 SHORT, MIDDLE = 66, 600

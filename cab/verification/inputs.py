@@ -165,11 +165,19 @@ def leaves_of(module: Module, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def learned(module: Module, like: Tensor) -> dict[str, Tensor]:
-    """Return the auxiliary loss [1, 1] and the statistics [1, 1 + S] added since the last call, zeros without any."""
+    """Return what a call adds: auxiliary loss [1, 1], zero without one, statistics [1, S] and their number [1, 1]."""
     loss, zero = auxiliary_loss(module), like.new_zeros(1, 1)
-    parts = [x for m in module.modules() if isinstance(m, TrainableModule) for x in m.pop_statistics().values()]
-    statistics = torch.cat([zero, *(x.reshape(1, -1).to(zero) for x in parts)], dim=1)
-    return {"auxiliary loss": zero if loss is None else loss.detach().reshape(1, 1), "statistics": statistics}
+    learners = ((path, m) for path, m in module.named_modules() if isinstance(m, TrainableModule))
+    statistics = {
+        f"statistics {path}.{name}": x.reshape(1, -1).to(zero)
+        for path, learner in learners
+        for name, x in learner.pop_statistics().items()
+    }
+    return (
+        {"auxiliary loss": zero if loss is None else loss.detach().reshape(1, 1)}
+        | {"statistics": zero + len(statistics)}
+        | statistics
+    )
 
 
 def gradients_of(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -23,16 +25,20 @@ from cab.verification.subject import Subject
 
 def losses(module: Module, query: Tensor, *source: Tensor, **masks: Tensor) -> Tensor:
     """Return the auxiliary losses [B, N, 1] that a call of ``module`` adds for each target; a scalar is for each."""
-    added, add_loss = [(0.0 * query).sum(-1)], TrainableModule.add_loss  # the first has a gradient
+    added = [(0.0 * query).sum(-1)]  # which has a gradient
 
-    def record(learner: TrainableModule, loss: Tensor, padding: PaddingMasks | None = None) -> None:
+    def record(add_loss: Callable[..., None], loss: Tensor, padding: PaddingMasks | None = None) -> None:
         if loss.dim() and loss.shape != query.shape[:2]:
             raise ValueError(f"a loss is a scalar or has shape {[*query.shape[:2]]}, got {[*loss.shape]}")
         added.append(loss)
-        add_loss(learner, loss, padding)
+        add_loss(loss, padding)
 
-    with patch.object(TrainableModule, "add_loss", record):
+    with ExitStack() as stack:
+        for learner in (m for m in module.modules() if isinstance(m, TrainableModule)):
+            stack.enter_context(patch.object(learner, "add_loss", partial(record, learner.add_loss)))
         module(query, *source, **masks)
+    if len(added) == 1 and (total := auxiliary_loss(module)) is not None:  # added in another way
+        added.append(total)
     return sum(added[1:], added[0]).unsqueeze(-1)
 
 
@@ -70,13 +76,18 @@ def loss_lookahead(call: Call) -> Variants:
 @learning("relative change of a loss with another sequence", entries=(LOSSES,), setups=(Setup(batch=3),), limit=LEAK)
 def loss_number(call: Call) -> Variants:
     """Every auxiliary loss has one value per target, or is a scalar that depends only on parameters."""
-    equal, row = call.but(inputs=call.inputs.rows([1, 1, 1])), rows_of([1])
-    yield Variant("among equal rows", equal, row, row, explain=lambda: "a loss depends on other sequences of a batch")
+    for number in range(2):
+        equal, row = call.but(inputs=call.inputs.rows([number] * 3)), rows_of([number])
+        how = f"among rows equal to row {number}"
+        yield Variant(how, equal, row, row, explain=lambda: "a loss depends on other sequences of a batch")
 
 
 @learning(entries=(TRAINING, LOSSES), setups=(Setup(batch=3, padding="left"),), applies=lambda s: s.learns)
 def loss_once(call: Call, ignored: str = "statistics") -> Variants:
     """In training only, the auxiliary loss is returned once; recomputation neither drops nor doubles it."""
+
+    def names(name: str) -> bool:
+        return not name.startswith(ignored)
 
     def evaluated(x: Tensor) -> Tensor:
         call.run(FORWARD)
@@ -88,8 +99,11 @@ def loss_once(call: Call, ignored: str = "statistics") -> Variants:
 
     if call.entry is TRAINING:
         how = "with a call in evaluation mode before the backward pass"
-        yield Variant(how, call.but(cotangent=evaluated), names=ignored.__ne__)
-    yield Variant("recomputed in the backward pass", call.but(around=recomputing), names=ignored.__ne__)
+        yield Variant(how, call.but(cotangent=evaluated), names=names)
+        call.run()
+        yield float(auxiliary_loss(call.module) is not None), "a second query", 0.0
+    again = call.but(around=recomputing)
+    yield Variant("recomputed in the backward pass", again, names=names)
 
 
 @learning(entries=(TRAINING,), setups=(Setup(batch=3),), applies=lambda s: s.accumulates_statistics)
@@ -100,7 +114,10 @@ def statistics_once(call: Call) -> Variants:
     after_optimizer_step(call.module)
     loaded = call.new_module(100)
     loaded.load_state_dict(call.module.state_dict())
-    yield Variant("after loading the updated buffers", call.but(module=loaded), base=call.run())
+    other = call.but(module=loaded)
+    for entry in (TRAINING, FORWARD):
+        base, how = call.run(entry), f"after loading the updated buffers ({entry.name})"
+        yield Variant(how, other, values=other.run(entry), base=base)
 
 
 def of_padding(call: Call, what: str) -> Variants:
@@ -110,6 +127,14 @@ def of_padding(call: Call, what: str) -> Variants:
         steps["row by row"] = [row for _, row in rows_alone(call.inputs)]
     module, results = call.in_mode(training=True), dict[str, Values]()
     before = copied(module.state_dict())
+    if what == "auxiliary loss" and call.setup.padding == "right":  # with other padding, a module may move targets
+        with torch.no_grad():
+            each = call.inputs.run(partial(losses, module), seed=call.seed)[call.inputs.real].mean()
+        total = auxiliary_loss(module)
+        values = {"auxiliary loss": (each if total is None else total).reshape(1, 1)}
+        finding = "the auxiliary loss includes padding: pass its masks"
+        base = {"auxiliary loss": each.reshape(1, 1)}
+        yield Variant("of all targets", call, values=values, base=base, names=what.__eq__, explain=lambda: finding)
     for how, passes in steps.items():
         total = call.inputs.query.new_zeros(1, 1)
         with torch.no_grad():
@@ -120,9 +145,9 @@ def of_padding(call: Call, what: str) -> Variants:
         after_optimizer_step(module)
         state = {f"updated buffer {n}": x.reshape(1, -1) for n, x in copied(module.state_dict()).items() if x.numel()}
         module.load_state_dict(before)
-        results[how], finding = {"auxiliary loss": total} | state, partial(str, f"the {what} differs {how}")
+        results[how], says = {"auxiliary loss": total} | state, partial(str, f"the {what} differs {how}")
         yield Variant(
-            how, call, values=results[how], base=results[""], names=lambda x: x.startswith(what), explain=finding
+            how, call, values=results[how], base=results[""], names=lambda x: x.startswith(what), explain=says
         )
 
 

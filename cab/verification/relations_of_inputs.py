@@ -251,7 +251,7 @@ FINITE_POISON = 1e4
 """Value of the padding for modules of other packages, many of which multiply padding by zero."""
 
 
-@padding(limit=LEAK, entries=(TRAINING, STEPS), setups=(Setup(17, batch=5),))
+@padding(limit=LEAK, entries=(FORWARD, TRAINING, STEPS), setups=(Setup(17, batch=5),))
 def padding_poison(call: Call) -> Variants:
     """No real output or gradient changes with extreme padding (NaN, inf, 1e10; 1e4 in foreign modules)."""
     poison = FINITE_POISON if call.subject.is_foreign else POISON[call.setup.padding]

@@ -14,7 +14,7 @@ from cab.verification.check import Measurements, check
 from cab.verification.compare import ROUNDING
 from cab.verification.entries import FORWARD, GRADIENT, LONGEST, TRAINING, Call, Setup, random_direction
 from cab.verification.inputs import Inputs, Module
-from cab.verification.numerics import derivative_error
+from cab.verification.numerics import SLOPE, derivative_error
 from cab.verification.relation import Variant, Variants, is_computed, plain_values, relation, transposed
 from cab.verification.subject import Subject
 
@@ -127,7 +127,7 @@ class _Slopes(nn.Module):
     def forward(self, *tensors: Tensor) -> Tensor:
         with torch.enable_grad():
             leaves = [x if x.requires_grad else x.detach().requires_grad_() for x in tensors]
-            total = self.module(*leaves).sum()  # whose gradient starts from constants
+            total = Inputs(*leaves).run(self.module).sum()  # whose gradient starts from constants
             query, *source = torch.autograd.grad(total, leaves, create_graph=True, materialize_grads=True)
             return sum(((x * random_direction(x)).sum(1, keepdim=True) for x in source), query + 0.0 * leaves[0])
 
@@ -136,7 +136,7 @@ class _Slopes(nn.Module):
     "relative error of the second derivative",
     entries=(GRADIENT,),
     setups=(Setup(7, 1),),
-    limit=1e-2,
+    limit=SLOPE,
     compares=False,
     applies=lambda s: s.claims.has_exact_gradient,
 )
@@ -146,8 +146,8 @@ def second_derivative(call: Call) -> Variants:
         return
     call.run(FORWARD)
     try:
-        error, limit = derivative_error(_Slopes(call.module), call.inputs)
-        yield error, "", max(1e-2, limit), "a second derivative is wrong, without an error"
+        error, limit = derivative_error(_Slopes(call.module).requires_grad_(False), call.inputs)
+        yield error, "", limit, "a second derivative is wrong, without an error"
     except RuntimeError:
         yield 0.0, "refused"
 

@@ -216,7 +216,7 @@ def decode_branches(call: Call) -> Variants:
 def decode_reordered(call: Call) -> Variants:
     """After rows of the state are repeated, dropped and reordered (beam search), decoding continues correctly."""
     start = _read(call)
-    return along(call, [start, Rule("reorder", 1), start._replace(seed=2, sizes=(1,) * 8)])
+    return along(call, [start, Rule("reorder"), start._replace(seed=2, sizes=(1,) * 8)])
 
 
 def _read(call: Call) -> Rule:
