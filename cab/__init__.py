@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cab.metric import Metric as Metric
     from cab.padding import PaddingMasks as PaddingMasks
     from cab.patterns import Pattern as Pattern
-    from cab.records.results import load_results as load_results
     from cab.registry.build import build_attention as build_attention, build_backbone as build_backbone
     from cab.registry.interop import FlaLayer as FlaLayer, use_in_transformers as use_in_transformers
     from cab.registry.registries import (
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
         register_backbone as register_backbone,
         register_task as register_task,
     )
-    from cab.results.composites import with_composites as with_composites
+    from cab.results.load import load_results as load_results
+    from cab.results.published import with_composites as with_composites
     from cab.task import Batches as Batches, Task as Task
     from cab.training import ParamGroupOverride as ParamGroupOverride, recompute as recompute
 
@@ -40,11 +40,11 @@ _EXPORTS = {
         "cab.metric": ("Metric",),
         "cab.padding": ("PaddingMasks",),
         "cab.patterns": ("Pattern",),
-        "cab.records.results": ("load_results",),
         "cab.registry.build": ("build_attention", "build_backbone"),
         "cab.registry.interop": ("FlaLayer", "use_in_transformers"),
         "cab.registry.registries": ("register_attention", "register_backbone", "register_task"),
-        "cab.results.composites": ("with_composites",),
+        "cab.results.load": ("load_results",),
+        "cab.results.published": ("with_composites",),
         "cab.task": ("Batches", "Task"),
         "cab.training": ("ParamGroupOverride", "recompute"),
     }.items()

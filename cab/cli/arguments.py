@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 from cab.cli.terminal import print_note
 from cab.errors import EXAMPLE_COMMAND, UserError
 from cab.patterns import Pattern
-from cab.records.results import DEFAULT_DIR, MIXED, read_results
+from cab.records.files import DEFAULT_DIR
+from cab.records.names import MIXED
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from cab.results.load import Loaded
 
 MOST_NOTES = 20
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,8 +60,9 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--normalization",
         metavar="N",
-        help="mean and standard deviation for the index: results (those of the given results), paper (as printed), or "
-        "official (the released script); default: official with published results and yours, or else results",
+        help="mean and standard deviation for the index: official (the released script; default for real data), paper "
+        "(as printed), or results (those of the given results; always in a rehearsal). Naming one also recomputes "
+        "published indices",
     )
 
 
@@ -83,21 +87,23 @@ def add_results_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def valid_results(args: argparse.Namespace) -> tuple[pd.DataFrame, list[str]]:
-    """Return the results and the messages about skipped records; UserError if there are no results."""
-    results, skipped = read_results(args.results, accept_code=args.accept_code)
-    if results.empty:
+def valid_results(args: argparse.Namespace, *, with_reference: bool = False) -> Loaded:
+    """Return the frame and the messages about skipped records; UserError if there are no results."""
+    from cab.results.load import load
+
+    loaded = load(args.results, accept_code=args.accept_code, with_reference=with_reference)
+    if loaded.frame.empty:
         sources = ", ".join(map(str, args.results))
         raise UserError(f"no valid result in {sources}; run a cell first, for example: `{EXAMPLE_COMMAND}`")
-    return results, skipped
+    return loaded
 
 
 def selected_results(args: argparse.Namespace) -> pd.DataFrame:
     """Return the results that match the filters, of one version of the data in each place."""
-    from cab.results.selection import of_one_data, select
+    from cab.results.guards import of_one_data, select
 
     names = {"preset": args.preset, "patterns": args.pattern, "tasks": args.task, "datasets": args.dataset}
-    return of_one_data(select(valid_results(args)[0], **names, latest=args.latest_version))
+    return of_one_data(select(valid_results(args).frame, **names, latest=args.latest_version))
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -5,7 +5,8 @@ patterns, between tasks, and between patterns and published accuracies on Long R
 two-sided p-value of no correlation and a 95% confidence interval by Fisher's z. The correlation requires three shared
 attentions; below five it is marked inconclusive.
 
-With own and published results, each pair has two rows.
+Each source has its own rows: your results, and the indices that the paper prints. With --normalization, a third one is
+recomputed from the printed metrics.
 
 examples:
   cab correlation results/paper --normalization official
@@ -31,39 +32,40 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_results_arguments(parser)
-    parser.add_argument("--csv", action="store_true", help="CSV: kind,pattern,a,b,pearson,shared,p_value,low,high,note")
+    parser.add_argument(
+        "--csv",
+        action="store_true",
+        help="CSV: kind,pattern,a,b,pearson,shared,p_value,low,high,note,source,normalization",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     import pandas as pd
 
     from cab.results.correlation import benchmark_correlation, cell_correlation, pattern_correlation, task_correlation
-    from cab.results.gain import gains_frame
     from cab.results.index import scores_by_source
-    from cab.results.metrics import no_score, score_kinds
-    from cab.results.selection import stamped
+    from cab.results.index_tables import no_score, notes_on
+    from cab.results.retained import gains_table
 
-    results = selected_results(args)
-    kinds = score_kinds(results)
-    tables, notes = [], no_score(results, kinds)
-    if (kinds == "K").any():
-        tables.append(cell_correlation(gains_frame(results[kinds == "K"])))
-    if (kinds == "index").any():
-        scored = scores_by_source(results[kinds == "index"], normalization=args.normalization, tasks=args.task or ())
-        for source, scores in scored.items():
-            notes += scores.notes
-            made = (pattern_correlation, benchmark_correlation, task_correlation)
-            indices = [correlate(scores.table) for correlate in made]
-            indices = [stamped(table, scores.results) for table in indices if len(table)] or indices[:1]
-            tables += [table.assign(source=source) if len(scored) > 1 else table for table in indices]
+    frame = selected_results(args)
+    tables, notes = [], no_score(frame)
+    if (frame["score"] == "K").any():
+        tables.append(cell_correlation(gains_table(frame)).assign(source="", normalization="", results="K"))
+    if (frame["score"] == "index").any():
+        scored = scores_by_source(frame, normalization=args.normalization, tasks=args.task or ())
+        notes += [] if scored else ["no index is printed; --normalization official recomputes it"]
+        for scores in scored.values():
+            notes += notes_on(scores)
+            made = [make(scores.table) for make in (pattern_correlation, benchmark_correlation, task_correlation)]
+            stamps = {"source": scores.source, "normalization": scores.normalization, "results": scores.label}
+            tables += [table.assign(**stamps) for table in made if len(table)] or [made[0].assign(**stamps)]
     if not tables:
         raise UserError(f"no scores to correlate: {'; '.join(notes)}")
     table = pd.concat(tables, ignore_index=True)
-    if "source" in table:  # the own and the published correlation of a pair are adjacent
-        pairs = table.groupby(["kind", "pattern", "a", "b"], sort=False).ngroup()
-        table = table.loc[pairs.sort_values(kind="stable").index].fillna({"source": "", "data": ""})
+    pairs = table.groupby(["kind", "pattern", "a", "b"], sort=False).ngroup()
+    table = table.loc[pairs.sort_values(kind="stable").index]  # the correlations of a pair are adjacent
     if args.csv:
-        print_csv(table)
+        print_csv(table.drop(columns="results"))
     else:
         print(_text(table))
     print_notes(notes)
@@ -74,7 +76,7 @@ def _text(table: pd.DataFrame) -> str:
     intervals = map(functools.partial(interval, decimals=2), table["low"], table["high"])
     columns = [
         Column("pair", texts(table["a"] + " - " + table["b"])),
-        *([Column("results", texts(table["source"]))] if "source" in table else []),
+        *([Column("results", texts(table["results"]))] if (table["source"] != "").any() else []),
         Column("pearson", numbers(table["pearson"], 2)),
         Column("95% interval", texts(intervals)),
         Column("p", numbers(table["p_value"])),

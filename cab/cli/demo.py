@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_table(folder: Path) -> None:
     """Print the rehearsed part of Table 3: the attentions of the table with own results."""
-    from cab.records.results import load_results
-    from cab.results.selection import select
+    from cab.results.guards import select
+    from cab.results.load import load_results
     from cab.results.table3 import side_by_side, tables
 
     frame = side_by_side(select(load_results(folder), preset="smoke"))
@@ -89,13 +89,13 @@ def _print_check(record: Record) -> bool:
     A score is expected within the 95% prediction interval of a new seed, or within 0.02.
     """
     from cab.records.files import REFERENCE_DIRS
-    from cab.records.results import load_results
     from cab.results.cells import suite_cells
-    from cab.results.gain import gains_frame
+    from cab.results.load import load_results
+    from cab.results.retained import gains_table
     from cab.results.statistics import student_quantile
 
     [cell] = [cell for cell in suite_cells() if cell.key == CHECKED]
-    gains = gains_frame(load_results(REFERENCE_DIRS))
+    gains = gains_table(load_results(REFERENCE_DIRS))
     is_checked = (gains[["task", "backbone", "pattern", "attention"]] == [*CHECKED, "vanilla"]).all(axis=1)
     [reference] = gains[is_checked].to_dict("records")
     seeds, deviation, own = reference["seeds"], reference["sd"], cell.value(record)

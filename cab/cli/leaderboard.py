@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cab.cli.arguments import add_sources, valid_results
 from cab.cli.terminal import print_note
 from cab.files.disk import check_writable
 from cab.patterns import pattern_rank
-from cab.records.files import REFERENCE_DIRS
-from cab.records.results import DEFAULT_DIR, with_reference_results
+from cab.records.files import DEFAULT_DIR, REFERENCE_DIRS
 
 if TYPE_CHECKING:
-    from cab.results.board import Suite
     from cab.results.leaderboard import Board
+    from cab.results.suite_board import Suite
 
 DEFAULT_OUT = DEFAULT_DIR / "leaderboard"
 
@@ -45,50 +44,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import pandas as pd
-
-    from cab.results.board import suite_csv, suite_of
     from cab.results.costs import load_costs, read_costs
-    from cab.results.leaderboard import printable_records, score_boards
-    from cab.results.normalization import default_normalization
-    from cab.results.selection import rows_in_index
+    from cab.results.guards import first_reference, in_index
+    from cab.results.index import PRINTED
+    from cab.results.leaderboard import index_boards, leaderboard_csv, records_csv
+    from cab.results.suite_board import suite_csv, suite_of
     from cab.results.table import write_csv
 
     is_page = args.format == "page"
     if args.figures or is_page:
         check_writable(args.out, "--out")
     if args.with_reference and args.results == [DEFAULT_DIR] and not DEFAULT_DIR.exists():
-        args.results = [folder for folder in REFERENCE_DIRS if folder.is_dir()][:1]
-    own, skipped = valid_results(args)
-    results = with_reference_results(own) if args.with_reference else own
-    args.normalization = args.normalization or default_normalization(results)
-    unscored = results.drop(rows_in_index(results).index)
-    boards = [] if len(unscored) == len(results) else score_boards(results, normalization=args.normalization)
+        args.results = list(REFERENCE_DIRS)
+    everything, skipped = valid_results(args, with_reference=args.with_reference)
+    frame = first_reference(everything)
+    boards = index_boards(frame, args.normalization)
     costs = load_costs(args.costs) if args.costs else None
-    suite = suite_of(own, read_costs(args.costs) if args.costs else {}, with_reference=args.with_reference)
+    suite = suite_of(everything, read_costs(args.costs) if args.costs else {})
     if not is_page:
         print("\n\n".join(_tables(boards, suite, args)))
         if not args.figures:
             return 0
-    from cab.efficiency.curves import efficiency_section  # imports matplotlib
     from cab.results.page import write_page
     from cab.results.sections import board_sections, task_sections, write_figures
 
-    of_tasks = task_sections(unscored)
-    sections = list(board_sections(boards, normalization=args.normalization))
-    sections += [section.section(rows) for section, rows in of_tasks]
-    sections += [] if costs is None else [efficiency_section(costs)]
+    of_tasks = task_sections(frame.drop(in_index(frame).index))
+    sections = [*board_sections(boards), *(section.section(rows) for section, rows in of_tasks)]
+    if costs is not None:
+        from cab.efficiency.curves import efficiency_section
+
+        sections.append(efficiency_section(costs))
     written: list[Path] = []
     if is_page:
         if suite and len(suite.board):
             written.append(write_csv(suite_csv(suite.board), args.out / "suite.csv"))
         if boards:
-            tables = pd.concat([board.table for board in boards], ignore_index=True)
-            written.append(write_csv(tables, args.out / "leaderboard.csv"))
+            written.append(write_csv(leaderboard_csv(boards), args.out / "leaderboard.csv"))
         written += [section.write(rows, args.out) for section, rows in of_tasks]
-        written.append(write_csv(printable_records(results), args.out / "records.csv"))
-        options = {"normalization": args.normalization, "sections": sections, "suite": suite, "skipped": skipped}
-        written.append(write_page(results, args.out, files=written, **options))
+        written.append(write_csv(records_csv(everything), args.out / "records.csv"))
+        used = {board.scores.normalization for board in boards if board.scores is not None} - {PRINTED}
+        options: dict[str, Any] = {"sections": sections, "suite": suite, "files": written, "skipped": skipped}
+        written.append(write_page(everything, args.out, normalizations=sorted(used), **options))
     if args.figures:
         written += write_figures(sections, args.out)
     print_note(f"wrote {', '.join(path.name for path in written)} into {args.out}")
@@ -97,10 +93,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _tables(boards: Sequence[Board], suite: Suite | None, args: argparse.Namespace) -> Iterator[str]:
     """Yield the board of the suite, and a table per pattern of compared results, in Markdown or LaTeX."""
-    from cab.results.board import board_table
     from cab.results.formats import markdown
     from cab.results.leaderboard import compared, pattern_table
-    from cab.results.sentence import main_sentence
+    from cab.results.suite_board import board_table, main_sentence
     from cab.results.table import Table
 
     is_latex = args.format == "latex"
@@ -109,7 +104,7 @@ def _tables(boards: Sequence[Board], suite: Suite | None, args: argparse.Namespa
         sentence = main_sentence(suite.board)
         yield f"% {sentence}" if is_latex else markdown(sentence)
         yield shown(board_table(suite.board))
-    for group, results in compared(boards, normalization=args.normalization):
+    for group, results in compared(boards):
         frames = [board.results for board in group] if results is None else [results]
         patterns = sorted({pattern for frame in frames for pattern in frame["pattern"]}, key=pattern_rank)
         yield from (shown(pattern_table(group, pattern, results)) for pattern in patterns)

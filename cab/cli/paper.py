@@ -20,7 +20,7 @@ from cab.cli.arguments import add_accept_code, add_pattern, print_notes, results
 from cab.errors import UserError
 from cab.files.disk import check_writable
 from cab.files.text_table import number, print_csv, print_rows, text_table
-from cab.results.paper_tables import COSTS, NORMS, RESULTS, PaperTable, paper_tables
+from cab.results.published import COSTS, NORMS, RESULTS, PaperTable, paper_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,9 +142,9 @@ def _print_table(table: PaperTable, args: argparse.Namespace) -> None:
 
     results, files = NO_RESULTS, []
     if table.reads == RESULTS and args.results:
-        from cab.results.selection import select
+        from cab.results.guards import select
 
-        results = select(valid_results(args)[0], preset=args.preset, patterns=args.pattern)
+        results = select(valid_results(args).frame, preset=args.preset, patterns=args.pattern)
     elif table.reads:
         files = args.results
     frame = compared(table, results, files)
@@ -166,14 +166,14 @@ def _audit(normalization: str, *, as_csv: bool) -> None:
     if as_csv:
         print_csv(table[COLUMNS])
         return
-    others = {name: audit(normalization=name) for name in NORMALIZATIONS if name != normalization}
+    others = {name: audit(normalization=name) for name in sorted(NORMALIZATIONS, reverse=True) if name != normalization}
     print(_summary({normalization: table, **others}))
     print(f"\nContradictions (indices with normalization {normalization}):\n")
     print(_contradictions(table))
 
 
 def _summary(audits: dict[str, pd.DataFrame]) -> str:
-    from cab.results.rounding import VERDICTS
+    from cab.results.audit import VERDICTS
 
     rows = []
     for printed, title in TABLES.items():
@@ -185,7 +185,7 @@ def _summary(audits: dict[str, pd.DataFrame]) -> str:
 
 
 def _contradictions(table: pd.DataFrame) -> str:
-    from cab.results.rounding import CONTRADICTS
+    from cab.results.audit import CONTRADICTS
 
     rows = []
     for row in table[table["verdict"] == CONTRADICTS].to_dict("records"):

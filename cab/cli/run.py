@@ -98,9 +98,11 @@ def run(arguments: list[str]) -> int:
         _print_records(records, report, is_sweep=is_sweep)
         if suite is not None and not is_table:
             from cab.cli.score import print_verdict
+            from cab.results.verdict import frame_of
 
+            frame = frame_of(records)
             for name in dict.fromkeys(str(record.cell["attention"]) for record in records):
-                print_verdict(name, records)
+                print_verdict(name, frame)
             is_on_login_node = "cluster=slurm" in overrides
             _print_costs(records, measures=not flags.no_cost and not is_on_login_node)
     return report.exit_status
@@ -167,19 +169,20 @@ def _print_costs(records: Iterable[Record], *, measures: bool) -> None:
     from cab.results.verdict import cost_texts
 
     finished = [record for record in records if record.status is Status.FINISHED]
-    subjects = {(cost_name(run), run.cell["pattern"], run.attention_code): run for run in finished}
-    for (name, pattern, _), record in subjects.items():
+    subjects = {(cost_name(run.cell["attention"]), run.cell["pattern"], run.attention_code): run for run in finished}
+    for subject, record in subjects.items():
+        name, pattern, _ = subject
         with optional(f"the cost of {name}"):
-            folders = [user_path(record.config["results_dir"])]
+            folders, target = [user_path(record.config["results_dir"])], record.config["attention"]["name"]
             if measures:
                 measure_state_of(record)
-            *state, _ = cost_texts(record, folders)
+            *state, _ = cost_texts(*subject, folders, target=target)
             print(
                 "\n".join([f"\n{sanitize_text(name)}, pattern {pattern}", *(f"  {line}" for line in state)]), flush=True
             )
             if measures:
                 measure_cost_of(record)
-            print(f"  {sanitize_text(cost_texts(record, folders)[-1])}", flush=True)
+            print(f"  {sanitize_text(cost_texts(*subject, folders, target=target)[-1])}", flush=True)
 
 
 def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool, is_summary: bool) -> Report:

@@ -7,10 +7,10 @@ K          cells of the synthetic suite: the share of softmax attention's gain o
            percent. Each result has its one-sided 95% bound over seeds, adjusted over the cell (Holm). ▼: the bound is
            below 98; ?: undecided; *: a single seed; ≥: still learning when the budget ended.
 index      real data: the compositional index of the paper. The index of a task is the mean of its metrics, each
-           normalized and with the sign changed if lower is better; task `all` is the mean over tasks. [low, high]: 95%
-           interval over seeds. `>` marks a significant difference to the next attention, `~` an undecided one. With
-           published results, yours have the same constants (official). ‡: runs of other settings than the published
-           ones (--normalization paper or official).
+           normalized and with the sign changed if lower is better; task `all` is the mean over tasks. It requires every
+           value of Table 3 (--partial: those that there are). [low, high]: 95% interval over seeds. `>` marks a
+           significant difference to the next attention, `~` an undecided one. Published indices are as printed;
+           --normalization also recomputes them. ‡: runs of other settings than the published ones.
 
 A dagger precedes an attention whose code has not passed `cab verify` in the pattern.
 
@@ -31,12 +31,11 @@ from typing import TYPE_CHECKING, Any
 
 from cab.cli.arguments import add_results_arguments, print_notes, selected_results
 from cab.errors import UserError, unknown_name
-from cab.files.disk import sanitize_text
+from cab.files.disk import listed, sanitize_text
 from cab.files.text_table import print_csv
-from cab.records.files import REFERENCE_DIRS
-from cab.records.record import Record
-from cab.records.results import DEFAULT_DIR, PUBLISHED
+from cab.records.files import DEFAULT_DIR, REFERENCE_DIRS
 from cab.results.formats import Cell, Fields, gain, mean
+from cab.results.load import PUBLISHED
 from cab.results.table import Table, legend
 
 if TYPE_CHECKING:
@@ -54,6 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="scores",
         help="scores (default); pairwise: difference of every two attentions and its significance over seeds; "
         "ablation: index of the best efficient attention, of softmax attention and of no attention",
+    )
+    parser.add_argument(
+        "--partial",
+        action="store_true",
+        help="index of the values that there are, named `TASK (partial: n of N values)`",
     )
     parser.add_argument("--csv", action="store_true", help="print one of the tables as CSV")
     parser.add_argument(
@@ -77,14 +81,13 @@ def run(args: argparse.Namespace) -> int:
         return _check(folders or REFERENCE_DIRS, as_csv=args.csv)
     if args.attention:
         for name in args.attention:
-            print_verdict(name, _records_named(name, folders))
+            print_verdict(name, _frame_with(name, folders))
         return 0
-    from cab.results.metrics import no_score, score_kinds
+    from cab.results.index_tables import no_score
 
-    results = selected_results(args)
-    kinds = score_kinds(results)
-    reasons = no_score(results, kinds)
-    scores = [kind for kind in PARTS if (kinds == kind).any()]
+    frame = selected_results(args)
+    reasons = no_score(frame)
+    scores = [kind for kind in PARTS if (frame["score"] == kind).any()]
     is_single = args.csv or args.show != "scores"
     parts = [args.score] if args.score else [*([] if is_single else ["metrics"]), *scores]
     if args.show == "ablation":
@@ -97,126 +100,137 @@ def run(args: argparse.Namespace) -> int:
     if parts[0] not in (*scores, "metrics") or (args.show != "scores" and parts[0] == "metrics"):
         raise UserError(f"no score to show: {'; '.join(reasons) or f'the results have {scores[0]}; use --score'}")
     printers = {"metrics": _print_metrics, "K": _print_gains, "index": _print_index}
-    own = results[results["preset"] != PUBLISHED]
-    of_metrics = own if len(own) and not args.csv else results
+    own = frame[frame["source"] != PUBLISHED]
+    of_metrics = own if len(own) and not args.csv else frame
     for part in parts:
         print("\n" * (part != parts[0]), end="")
-        printers[part](of_metrics if part == "metrics" else results[kinds == part], args)
+        printers[part](of_metrics if part == "metrics" else frame[frame["score"] == part], args)
     print_notes([] if args.score else reasons)
     return 0
 
 
-def _print_metrics(results: pd.DataFrame, args: argparse.Namespace) -> None:
-    from cab.records.results import PLACE, verification_notes
-    from cab.results.metrics import metrics_frame
+def _print_metrics(frame: pd.DataFrame, args: argparse.Namespace) -> None:
+    from cab.records.names import PLACE
+    from cab.results.summarize import metrics_table, verification_notes
 
-    frame = metrics_frame(results)
+    table = metrics_table(frame)
     if args.csv:
-        print_csv(frame)
-    else:
-        print("\n\n".join(_metric_table(place, rows).to_text() for place, rows in frame.groupby(PLACE, sort=False)))
-        print_notes(verification_notes(results))
+        print_csv(table)
+        return
+    print("\n\n".join(_metric_table(place, rows).to_text() for place, rows in table.groupby(PLACE, sort=False)))
+    lacking = table[(table["missing"] != "") & (table["source"] != PUBLISHED)]
+    groups = lacking.groupby([*PLACE, "attention", "missing"], sort=False)["metric"]
+    lines: Any = groups.agg(list).items()
+    print_notes(f"{' '.join(filter(None, key[:-1]))}, {listed(metrics)}: {key[-1]}" for key, metrics in lines)
+    print_notes(verification_notes(frame))
 
 
-def _metric_table(place: Any, frame: pd.DataFrame) -> Table:
+def _metric_table(place: Any, table: pd.DataFrame) -> Table:
     """Return one row per attention, best first; (n) follows a metric with fewer seeds than the row."""
     import pandas as pd
 
-    frame = frame.assign(label=(frame["attention"] + " " + frame["settings"]).str.strip())
-    frame = frame.assign(most=frame.groupby("label")["seeds"].transform("max"))
-    frame = frame.sort_values("primary", ascending=False, kind="stable")
-    is_first = frame["metric"] == frame["metric"].iloc[0]
-    first = frame[is_first].sort_values("mean", ascending=not frame["higher_is_better"].iloc[0])
+    table = table.assign(label=table["attention"], most=table.groupby("attention")["seeds"].transform("max"))
+    table = table.sort_values("primary", ascending=False, kind="stable")
+    is_first = table["metric"] == table["metric"].iloc[0]
+    first = table[is_first].sort_values("mean", ascending=not table["higher_is_better"].iloc[0])
 
     def cell(row: Fields) -> Cell:
-        return mean(row["mean"], row["sd"], note=f" ({row['seeds']})" * (row["seeds"] != row["most"]))
+        return mean(
+            row["mean"], row["sd"], row["missing"], note=f" ({row['seeds']:.0f})" * (row["seeds"] < row["most"])
+        )
 
     preset, *others = place
     caption = f"{' '.join(filter(None, others))} ({preset})"
-    return Table.wide(pd.concat([first, frame[~is_first]]), "metric", cell, seeds="max", caption=caption)
+    return Table.wide(pd.concat([first, table[~is_first]]), "metric", cell, seeds="max", caption=caption)
 
 
-def _print_gains(results: pd.DataFrame, args: argparse.Namespace) -> None:
-    from cab.results.gain import gains_frame, gains_order
+def _print_gains(frame: pd.DataFrame, args: argparse.Namespace) -> None:
+    from cab.results.retained import gains_order, gains_table
 
-    frame = gains_order(results) if args.show == "pairwise" else gains_frame(results)
+    gains = gains_order(frame) if args.show == "pairwise" else gains_table(frame)
     if args.csv:
-        print_csv(frame)
+        print_csv(gains)
     elif args.show == "pairwise":
-        print(Table.of(frame).to_text())
+        print(Table.of(gains).to_text())
     else:
-        scored = frame[frame["seeds"] > 0].groupby("pattern", sort=False)
+        scored = gains[gains["seeds"] > 0].groupby("pattern", sort=False)
         tables = [_gain_table(pattern, rows) for pattern, rows in scored]
-        print("\n\n".join(table.to_text() for table in tables))
-        missing = frame[frame["seeds"] == 0].itertuples()
+        print("\n\n".join(table.to_text() for table in tables) or "no result has K")
+        missing = gains[gains["seeds"] == 0].itertuples()
         print_notes(f"{row.attention}: no K in {row.task} {row.pattern}: {row.note}" for row in missing)
         print_notes(legend(tables))
 
 
-def _gain_table(pattern: Any, frame: pd.DataFrame) -> Table:
+def _gain_table(pattern: Any, gains: pd.DataFrame) -> Table:
     """Return one row per attention and source, with K in each cell of a pattern; the largest K first."""
     import pandas as pd
 
-    names = frame["ability"].where(frame["ability"] != "", frame["task"] + " " + frame["backbone"])
-    labels = frame["attention"] + frame["source"].map({"own": " (yours)"}).fillna("")
-    frame = frame.assign(cell=names, label=labels)
-    is_first = frame["cell"] == frame["cell"].iloc[0]
-    ranked = pd.concat([frame[is_first].sort_values("K", ascending=False, kind="stable"), frame[~is_first]])
+    names = gains["ability"].where(gains["ability"] != "", gains["task"] + " " + gains["backbone"])
+    labels = gains["attention"] + gains["source"].map({"own": " (yours)"}).fillna("")
+    gains = gains.assign(cell=names, label=labels)
+    is_first = gains["cell"] == gains["cell"].iloc[0]
+    ranked = pd.concat([gains[is_first].sort_values("K", ascending=False, kind="stable"), gains[~is_first]])
     return Table.wide(ranked, "cell", gain, heading=f"K, {pattern}")
 
 
-def _print_index(results: pd.DataFrame, args: argparse.Namespace) -> None:
+def _print_index(frame: pd.DataFrame, args: argparse.Namespace) -> None:
     import pandas as pd
 
-    from cab.records.results import verification_notes
     from cab.results.index import benefit_of_attention, order_table, scores_by_source
-    from cab.results.index_table import index_tables, named_members, verified_indices
-    from cab.results.normalization import default_normalization
-    from cab.results.selection import stamped
+    from cab.results.index_tables import index_tables, named_members, notes_on
+    from cab.results.summarize import verification_notes
 
-    scored = scores_by_source(results, normalization=args.normalization, tasks=args.task or ())
+    scored = scores_by_source(frame, normalization=args.normalization, tasks=args.task or (), partial=args.partial)
+    if not scored:
+        raise UserError("the published results have no printed index; --normalization official recomputes one")
     made = {
-        "scores": verified_indices,
+        "scores": lambda scores: scores.table,
         "pairwise": order_table,
         "ablation": lambda scores: benefit_of_attention(scores.table),
     }
     tables = {source: made[args.show](scores) for source, scores in scored.items()}
-    notes = [note for scores in scored.values() for note in (*scores.notes, *verification_notes(scores.results))]
-    if args.csv:
-        tables = {source: stamped(table, scored[source].results) for source, table in tables.items()}
+    notes = [note for scores in scored.values() for note in (*notes_on(scores), *verification_notes(scores.results))]
+    if args.csv or args.show != "scores":
+        if args.show != "scores":
+            how = {source: scores.normalization for source, scores in scored.items()}
+            tables = {source: of.assign(source=source, normalization=how[source]) for source, of in tables.items()}
+        table = pd.concat(tables.values(), ignore_index=True)
         several = {key: names for of in scored.values() for key, names in of.members.items() if len(names) > 1}
         notes += [f"{pattern} {task} averages {named_members(names)}" for (pattern, task), names in several.items()]
-    table = pd.concat(table.assign(source=source) for source, table in tables.items()).reset_index(drop=True)
-    if args.show == "scores" and not args.csv:
-        is_official = (args.normalization or default_normalization(results)) != "results"
-        shown = list(index_tables(scored, table, is_official=is_official))
+        print_csv(table) if args.csv else print(Table.of(table).to_text())
+    else:
+        shown = list(index_tables(scored))
         texts = (
             "\n".join([made.to_text(), *(sanitize_text(f"  {task}: {names}") for task, names in members)])
             for made, members in shown
         )
         print("\n\n".join(texts))
         notes = [*(remark for made, _ in shown for remark in made.remarks), *legend(made for made, _ in shown), *notes]
-    else:
-        table = table if len(scored) > 1 else table.drop(columns="source")
-        print_csv(table) if args.csv else print(Table.of(table).to_text())
     print_notes(notes)
 
 
-def _records_named(name: str, folders: list[Path] | None) -> list[Record]:
-    """Return the records in folders if one is of this attention; without folders, those of the user or of CAB."""
-    from cab.results.cells import ANCHORS, records_of
+def _frame_with(name: str, folders: list[Path] | None) -> pd.DataFrame:
+    """Return the frame of folders and the reference results if a result is of this attention.
+
+    Without folders, it is that of the user's results, or else of the reference results alone.
+    """
+    from cab.results.cells import ANCHORS
+    from cab.results.load import load, runs_of
     from cab.results.verdict import is_named
 
     known: dict[str, None] = {}
-    for group in [folders] if folders else [[DEFAULT_DIR] if DEFAULT_DIR.is_dir() else [], REFERENCE_DIRS]:
-        records = list(records_of(group))
-        if name in ANCHORS or any(is_named(record, name) for record in records):
-            return records
-        known |= dict.fromkeys(str(record.cell["attention"]) for record in records)
+    for group in [folders] if folders else [[DEFAULT_DIR] if DEFAULT_DIR.is_dir() else [], list(REFERENCE_DIRS)]:
+        frame = load(group, with_reference=True).frame
+        runs = runs_of(frame)
+        named = runs[runs["file"].map(lambda file: Path(file).parent.resolve()).isin([p.resolve() for p in group])]
+        rows: Any = named.to_dict("records")
+        if name in ANCHORS or any(is_named(row, name) for row in rows):
+            return frame
+        known |= dict.fromkeys(named["label"])
     raise unknown_name("attention with results", name, known)
 
 
-def print_verdict(name: str, records: Iterable[Record]) -> None:
+def print_verdict(name: str, frame: pd.DataFrame) -> None:
     """Print the verdict on an attention per pattern."""
     from cab.results.cells import ANCHORS
     from cab.results.verdict import judge_attentions
@@ -224,7 +238,7 @@ def print_verdict(name: str, records: Iterable[Record]) -> None:
     if name in ANCHORS:
         print(f"\n{name} is an anchor of the suite: its K is 100 (vanilla) or 0 (none) by definition")
         return
-    verdicts = judge_attentions([name], records)[name]
+    verdicts = judge_attentions([name], frame)[name]
     if not verdicts:
         reason = "no verdict, because its results have other options than the cells of the suite"
         print(f"\n{sanitize_text(name)}: {reason}")
@@ -234,10 +248,11 @@ def print_verdict(name: str, records: Iterable[Record]) -> None:
 
 def _check(folders: Iterable[Path], *, as_csv: bool) -> int:
     """Return 1 if a cell does not measure attention, a core cell does not grade, or the suite lacks evidence."""
-    from cab.results.check import NOT_JUDGED, YES, checks_frame, missing_evidence
-    from cab.results.runs import read_runs, warn_unscored
+    from cab.results.load import load
+    from cab.results.retained import suite_runs, warn_unscored
+    from cab.results.validity import NOT_JUDGED, YES, checks_frame, missing_evidence
 
-    runs = read_runs(list(folders))
+    runs = suite_runs(load(folders).frame)
     if all(runs["reason"]):
         places = " ".join(map(str, folders))
         raise UserError(f"no result in {places} is of a cell of the suite; run `cab run suite=core attention=NAME`")

@@ -16,8 +16,7 @@ from cab.patterns import Pattern
 from cab.records.record import Record
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
-from cab.results.costs import GROWS, LENGTH, STATE, TOKENS, cost_name, cost_path, has_committed_cost
-from cab.results.state import measure_state
+from cab.results.costs import GROWS, LENGTH, STATE, TOKENS, cost_name, cost_path, has_committed_cost, measure_state
 
 log = logging.getLogger("cab")
 
@@ -28,7 +27,7 @@ def measure_state_of(record: Record) -> None:
         options = {key: value for key, value in record.config["attention"].items() if key != "name"}
         state = measure_state(ATTENTIONS.get(record.config["attention"]["name"]), options)
         size, growth = round(4 * state.numbers), GROWS if state.grows else ""
-        _store(record, [Cost(cost_name(record), "CS", STATE, TOKENS, bytes=size, detail=growth)])
+        _store(record, [Cost(cost_name(record.cell["attention"]), "CS", STATE, TOKENS, bytes=size, detail=growth)])
 
 
 def measure_cost_of(record: Record) -> None:
@@ -36,7 +35,7 @@ def measure_cost_of(record: Record) -> None:
     earlier = list(read_csv(_path(record))) if _path(record).exists() else []
     if not can_measure(record) or any(row["phase"] == "forward" for row in earlier):
         return
-    name, pattern = cost_name(record), Pattern.parse(str(record.cell["pattern"]))
+    name, pattern = cost_name(record.cell["attention"]), Pattern.parse(str(record.cell["pattern"]))
     log.info("measuring the cost of %s in %s at %d tokens; --no-cost skips this", name, pattern, LENGTH)
     options = {key: value for key, value in record.config["attention"].items() if key != "name"}
     subject = AttentionSubject.parse(record.config["attention"]["name"])
@@ -52,18 +51,19 @@ def measure_cost_of(record: Record) -> None:
 
 def can_measure(record: Record) -> bool:
     """Return whether the attention of a run lacks a committed cost and its code is that of the run."""
-    if has_committed_cost(record):
+    if has_committed_cost(record.cell["attention"], record.attention_code):
         return False
     name = record.config["attention"]["name"]
     is_same = code_of(ATTENTIONS.get(name).cls) == record.attention_code
     if not is_same:
-        place = f"{cost_name(record)} in {record.cell['pattern']}"
+        place = f"{cost_name(record.cell['attention'])} in {record.cell['pattern']}"
         log.warning("the cost of %s is not measured: its code has changed since the run", place)
     return is_same
 
 
 def _path(record: Record) -> Path:
-    return cost_path(Path(record.config["results_dir"]), record)
+    names = record.cell["attention"], record.cell["pattern"], record.attention_code
+    return cost_path(Path(record.config["results_dir"]), *names)
 
 
 def _store(record: Record, costs: Iterable[Cost]) -> None:

@@ -167,8 +167,15 @@ def sanitize_csv_cell(value: object) -> object:
 def sanitize_table(table: pd.DataFrame) -> pd.DataFrame:
     """Apply :func:`sanitize_csv_cell` to all texts and column names of a table."""
     texts = table.select_dtypes(include=["object", "string"]).columns
-    safe = table.assign(**{name: table[name].map(sanitize_csv_cell, na_action="ignore") for name in texts})
+    safe = table.assign(**{name: _sanitized(table[name]) for name in texts})
     return safe.rename(columns={name: sanitize_csv_cell(name) for name in table.columns})
+
+
+def _sanitized(column: pd.Series) -> pd.Series:
+    """Return a column with its texts sanitized, each different one once."""
+    safe = {text: sanitize_csv_cell(text) for text in column.unique() if isinstance(text, str)}
+    changed = {text: other for text, other in safe.items() if text != other}
+    return column.map(lambda value: changed.get(value, value)) if changed else column
 
 
 def listed(names: Iterable[str], *, shown: int = 3) -> str:

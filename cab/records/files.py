@@ -9,12 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cab.errors import UserError, first_line
+from cab.registry.tables import run_defaults
 
 log = logging.getLogger(__name__)
 
+DEFAULT_DIR = Path(run_defaults()["results_dir"])
+"""Folder of results of commands that name none."""
+PAPER_DIR = Path(__file__).resolve().parents[2] / "results" / "paper"
+"""Tables of the paper, with their sources."""
 SET = "records.jsonl"
 """File with all records of a folder, one per line."""
-REFERENCE_DIRS = tuple(Path(__file__).resolve().parents[2] / "results" / name for name in ("core", "mini"))
+REFERENCE_DIRS = tuple(PAPER_DIR.with_name(name) for name in ("core", "mini"))
 """Bundled reference results of the suite: its core cells, and all cells."""
 COMMITTED_DIRS = (*REFERENCE_DIRS, *(REFERENCE_DIRS[0].with_name(name) for name in ("cosformer_kernels", "reproduced")))
 """All folders of records in this repository."""

@@ -12,6 +12,7 @@ import datetime
 import functools
 import hashlib
 import json
+import logging
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,11 +27,13 @@ from annotated_types import Ge, Le
 from cab.errors import UserError, first_line
 from cab.files.disk import replacing
 from cab.metric import STRICT, Metric
-from cab.records.files import SET, record_path, set_lines
+from cab.records.files import COMMITTED_DIRS, SET, record_path, record_paths, set_lines
 from cab.records.identity import Identity, Program, hash_of
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+log = logging.getLogger(__name__)
 
 SCHEMA = 6
 LARGEST_SEED = 2**31 - 1
@@ -218,6 +221,47 @@ def _reading_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is not a valid result record ({reason}); run the cell again") from None
 
 
+def records_in(folder: Path, skipped: list[str]) -> list[tuple[Path, Record]]:
+    """Return the records in ``folder``, sorted by cell; log each broken one and add a line to ``skipped``.
+
+    Those of this repository are read once per process, whatever the form of their path, and without checks: a test
+    checks every committed record.
+    """
+    resolved = folder.resolve()
+    records = list(_committed(resolved)) if resolved in COMMITTED_DIRS else []
+    known = {path for path, _ in records}
+    for path in record_paths(resolved if records else folder):
+        if path in known:
+            continue
+        try:
+            records.append((path, Record.read(path)))
+        except UserError as error:
+            skipped.append(f"skipped: {error}")
+            log.warning("%s", skipped[-1])
+    return _by_cell(records)
+
+
+def _by_cell(records: Iterable[tuple[Path, Record]]) -> list[tuple[Path, Record]]:
+    return sorted(records, key=lambda pair: ([pair[1].cell[name] for name in CELL], pair[1].started))
+
+
+@functools.cache
+def _committed(folder: Path) -> list[tuple[Path, Record]]:
+    """Return the records of a folder of this repository."""
+    found = []
+    for name, line in set_lines(folder).items():
+        content = json.loads(line)
+        parts = {
+            "status": Status(content["status"]),
+            "metrics": tuple([Metric(**metric) for metric in content["metrics"]]),
+            "program": Program(**content["program"]),
+            "cost": Cost(**content["cost"]),
+            "is_bundled": True,
+        }
+        found.append((record_path(folder, name), Record(**{key: content[key] for key in _FIELDS} | parts)))
+    return found
+
+
 def write_set(records: Iterable[Record], folder: Path) -> Path:
     """Write records as the set of a folder, sorted by hash, and return its path."""
     path = folder / SET
@@ -257,6 +301,9 @@ def _check_consistency(record: Record) -> None:
     if record.status is not Status.FINISHED and any(metric.value is not None for metric in record.metrics):
         raise ValueError(f"it has a score, but its status is {record.status}")
     cell, config = record.cell, record.config
+    for name in ("task", "dataset", "backbone", "attention", "trainer"):
+        if not isinstance(config[name], dict):
+            raise ValueError(f"its {name} is {config[name]!r:.40}, not options")
     expected = {name: config[name]["name"] for name in ("task", "dataset", "backbone")}
     expected |= {name: config[name] for name in ("pattern", "preset", "seed")}
     for name, value in expected.items():

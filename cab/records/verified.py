@@ -24,6 +24,8 @@ from cab.registry.program import joined, read
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "verified.csv"
 
 QUICK, FULL = "quick", "full"
+VERDICTS = ("no", "unknown", "yes")
+"""Verdicts on the code of runs, from worst to best."""
 
 UNVERIFIED_MARK = "†"
 """Precedes the name of an unverified attention."""

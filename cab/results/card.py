@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cab.errors import unknown_name
 from cab.files.text_table import read_csv
 from cab.records.files import REFERENCE_DIRS
-from cab.records.results import load_results
 from cab.records.verified import is_verified
 from cab.registry.entries import Entry
 from cab.registry.names import is_file, is_stack
@@ -28,12 +27,14 @@ from cab.registry.stacks import parts_of
 from cab.registry.tables import decode_state_size
 from cab.results.costs import is_edited
 from cab.results.formats import Cell, gain, texts
-from cab.results.gain import gains_frame
+from cab.results.load import load_results
+from cab.results.retained import gains_table
 from cab.results.table import Column, Row, Table
-from cab.results.taxonomy import TaxonomyRow, taxonomy
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from cab.results.paper_values import TaxonomyRow
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = ROOT / "attentions" / "defaults.csv"
@@ -131,12 +132,14 @@ def _attention_card(name: str) -> Card:
 
 @functools.cache
 def _taxonomy() -> list[TaxonomyRow]:
+    from cab.results.paper_values import taxonomy  # imports pandas
+
     return list(taxonomy())
 
 
 @functools.cache
 def _gains() -> pd.DataFrame:
-    return gains_frame(load_results(REFERENCE_DIRS))
+    return gains_table(load_results(REFERENCE_DIRS))
 
 
 def _defaults(name: str) -> Table:
@@ -177,7 +180,7 @@ def _scores(name: str) -> Table:
     rows = gains[(gains["attention"] == name) & (gains["seeds"] > 0)].to_dict("records")
     columns = [
         Column("Share of vanilla's gain, %", list(map(gain, rows))),
-        Column("Solved in seeds", [Cell(f"{row['solved']} of {row['seeds']}") for row in rows]),
+        Column("Reached 90 in seeds", [Cell(f"{row['reached_90']} of {row['seeds']}") for row in rows]),
         Column("Note", texts(row["note"] for row in rows)),
     ]
     labels = [Row(f"{row['task']} {row['backbone']} {row['pattern']}") for row in rows]

@@ -10,27 +10,19 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import logging
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cab.errors import UserError
 from cab.files.text_table import read_csv
 from cab.records.files import REFERENCE_DIRS, paths_of_hash
 from cab.records.identity import other_engine
 from cab.records.record import Record
-from cab.records.results import CORE_DIR, MINI_DIR, whole_records
 from cab.registry.tables import CONFIGS
-from cab.results.changed_settings import changes, settings_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-log = logging.getLogger("cab")
+from cab.results.changed_settings import GROUPS, changes, settings_of
 
 FOLDER = CONFIGS / "suite"
 PRESET = "mini"
@@ -93,8 +85,11 @@ class SuiteCell:
 
     def changed_settings(self, record: Record) -> list[str]:
         """Return the settings of a run of this cell that are not the suite's, such as ``trainer.max_steps=100``."""
-        settings, options = self.settings, (option.partition("=")[0] for option in self.options.split())
-        return changes(record, settings, options) if settings else []
+        anchors = read_anchors().get(self.key)
+        if anchors is None or all(record.config.get(name) == of for name, of in groups_of_run(anchors.run).items()):
+            return []
+        options = [option.partition("=")[0] for option in self.options.split()]
+        return changes(record.config, record.changed, self.settings, options)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -108,14 +103,13 @@ class SuiteCell:
         assert metric.value is not None
         return metric.value
 
-    def scaled(self, value: float) -> float:
-        """Return a value of the metric on the cell's scale."""
-        return math.log(value) if self.scale == "log" else value
-
     def retained(self, anchors: Anchors, value: float) -> float:
-        """Return K of a value of the metric."""
-        softmax, without = (statistics.fmean(map(self.scaled, anchors.test[name])) for name in ANCHORS)
-        return 100 * (self.scaled(value) - without) / (softmax - without)
+        """Return K of a value of the metric: the share of the gain of softmax attention that it retains, in percent."""
+        ends = [anchors.test[name] for name in ANCHORS]
+        if self.scale == "log":
+            value, ends = math.log(value), [list(map(math.log, values)) for values in ends]
+        softmax, without = map(statistics.fmean, ends)
+        return 100 * (value - without) / (softmax - without)
 
 
 @functools.cache
@@ -127,10 +121,17 @@ def suite_cells() -> tuple[SuiteCell, ...]:
 
 
 @functools.cache
+def groups_of_run(digest: str) -> Mapping[str, Any]:
+    """Return the groups of the configuration of the bundled run with this hash that compared runs share."""
+    path, *_ = (path for folder in REFERENCE_DIRS for path in paths_of_hash(folder, digest))
+    config = Record.read(path).config
+    return {name: config.get(name) for name in GROUPS}
+
+
+@functools.cache
 def settings_of_run(digest: str) -> Mapping[str, Any]:
     """Return the settings of the bundled run with this hash."""
-    path, *_ = (path for folder in (CORE_DIR, MINI_DIR) for path in paths_of_hash(folder, digest))
-    return settings_of(Record.read(path).config)
+    return settings_of(groups_of_run(digest))
 
 
 @functools.cache
@@ -165,6 +166,12 @@ class Anchors:
     steps: dict[str, list[int]] = field(default_factory=dict)
     run: str = ""
 
+    @functools.cached_property
+    def validation_scale(self) -> tuple[float, ...]:
+        """Mean validation losses with softmax attention and without attention; empty unless both are known."""
+        is_known = set(ANCHORS) <= self.validation.keys()
+        return tuple([statistics.fmean(self.validation[name]) for name in ANCHORS]) if is_known else ()
+
 
 @functools.cache
 def read_anchors(path: Path | None = None) -> dict[Key, Anchors]:
@@ -192,23 +199,3 @@ def data_hash(record: Record) -> str:
     """Return the first 12 hexadecimal digits of the SHA-256 of the record's data fingerprint and task version."""
     content = json.dumps([record.data, record.task_version], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
-
-
-def runs_of(results: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per run of a table of :func:`cab.load_results`."""
-    return results[results["record"].notna()].drop_duplicates("file")
-
-
-def own_runs(results: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per run outside the folders of the reference results."""
-    runs = runs_of(results)
-    return runs.loc[[Path(file).parent.resolve() not in REFERENCE_DIRS for file in runs["file"]]]
-
-
-def records_of(folders: Sequence[Path]) -> Iterator[Record]:
-    """Yield the records in folders; UserError if one does not exist, except of :data:`REFERENCE_DIRS`."""
-    for folder in folders:
-        if folder.is_dir():
-            yield from (record for _, record in whole_records(folder, skipped=[]))
-        elif folder not in REFERENCE_DIRS:
-            raise UserError(f"no results at {folder}; pass a folder of results, such as results/local")

@@ -9,33 +9,36 @@ from typing import Any
 
 import pandas as pd
 
-from cab.files.text_table import ABSENT
-from cab.records.results import COLUMNS
+from cab.files.disk import listed
+from cab.files.text_table import ABSENT, parse_number
 from cab.records.verified import UNVERIFIED_MARK, mark_unverified
-from cab.results import formats, own_settings, own_values
+from cab.results import formats, paper_values
 from cab.results.formats import Cell, Fields, plain
-from cab.results.paper_tables import COSTS, NORMS, RESULTS, PaperTable, published_values
-from cab.results.published_cells import PublishedCell, published_cells
-from cab.results.selection import REAL, REHEARSAL, REHEARSAL_NOTE
+from cab.results.guards import REHEARSAL_NOTE
+from cab.results.load import COLUMNS, REAL, REHEARSAL
+from cab.results.paper_values import TaxonomyRow, taxonomy
+from cab.results.published import COSTS, NORMS, RESULTS, PaperTable, PublishedCell, published_cells, published_values
 from cab.results.table import Column, Row, Table
 from cab.results.table3 import side_by_side, tables
-from cab.results.taxonomy import TaxonomyRow, taxonomy
 
-OWN_COLUMNS = ("own", "sd", "runs", "published", "difference", "agrees", "verified", "settings", "data")
+OWN_COLUMNS = (
+    *("own", "sd", "runs", "published", "difference", "normalization", "agrees"),
+    *("verified", "missing", "settings", "data"),
+)
 """Columns of every table after its keys; a table has those that apply."""
 NO_RESULTS = pd.DataFrame(columns=list(COLUMNS))
 SOURCES: Mapping[str, Callable[..., pd.DataFrame]] = {
     "table3": side_by_side,
-    "indices": own_values.indices,
-    "scales": own_values.scales,
-    "benefit": own_values.benefit,
-    "correlations": own_values.correlations,
-    "records": own_values.records,
-    "costs": own_values.costs,
-    "lengths": own_values.lengths,
-    "gradients": own_values.gradients,
-    "settings": own_settings.settings,
-    "parameters": own_settings.parameters,
+    "indices": paper_values.indices,
+    "scales": paper_values.scales,
+    "benefit": paper_values.benefit,
+    "correlations": paper_values.correlations,
+    "records": paper_values.records,
+    "costs": paper_values.costs,
+    "lengths": paper_values.lengths,
+    "gradients": paper_values.gradients,
+    "settings": paper_values.settings,
+    "parameters": paper_values.parameters,
     "taxonomy": lambda: pd.DataFrame(taxonomy(), columns=TaxonomyRow._fields),
     "differences": lambda: pd.DataFrame(published_cells(), columns=PublishedCell._fields),
 }
@@ -47,13 +50,15 @@ def compared(table: PaperTable, results: pd.DataFrame = NO_RESULTS, files: Seque
 
     Args:
         table: one of :func:`paper_tables`.
-        results: table of :func:`cab.load_results`, of a single preset, for a table that reads results.
+        results: table of :func:`cab.load_results`, whose own results have a single preset, for a table that reads
+            results.
         files: for a table that reads costs or norms.
 
     Returns:
         One row per value, with the keys of the table and those of :data:`OWN_COLUMNS` that apply. ``own`` and ``sd``
-        are mean and standard deviation over ``runs``, NaN without any. ``difference`` is own - published, and
-        ``agrees`` compares values that do not vary. ``settings`` are those of own runs that are not the published
+        are mean and standard deviation over ``runs``, NaN without any. ``difference`` is own - published,
+        ``normalization`` is that of own indices, and ``agrees`` compares values that do not vary. ``missing`` names the
+        runs without a score, or why there is no index; ``settings`` are those of own runs that are not the published
         ones. The complexity claims and the cells of Table 3 have columns of their own.
     """
     given: Mapping[str, tuple[Any, ...]] = {RESULTS: (results,), COSTS: (files,), NORMS: (files,)}
@@ -83,18 +88,23 @@ def shown(table: PaperTable, frame: pd.DataFrame, *, is_joined: bool = True) -> 
         if name in frame:
             columns.append(Column(name, [_cell(row, name) for row in rows]))
     columns = [column for column in columns if any(cell.text != ABSENT for cell in column.cells)]
-    is_rehearsal = "data" in frame and bool(((frame["data"] == REHEARSAL) & frame["own"].notna()).any())
-    caption = table.title + f"; own values: {REHEARSAL} on generated data" * is_rehearsal
+    stamps = [f"{REHEARSAL} on generated data"] if (_of_own(frame, "data") == REHEARSAL).any() else []
+    stamps += [f"normalization {name}" for name in _of_own(frame, "normalization").unique()]
+    caption = "; own values: ".join(filter(None, (table.title, ", ".join(stamps))))
     labels = [Row(str(row[first])) for row in rows]
     return Table(labels, columns, first, caption=caption, remarks=list(_notes(frame, rows)) if is_joined else [])
+
+
+def _of_own(frame: pd.DataFrame, name: str) -> pd.Series:
+    """Return the values of a column in the rows with an own value; empty without the column."""
+    return frame.loc[frame["own"].notna(), name] if name in frame else pd.Series(dtype=object)
 
 
 def _cell(row: Fields, name: str) -> Cell:
     """Return an own value with the digits of the published one, and at least three."""
     value = row[name]
     if isinstance(value, str):
-        number = own_settings.number_of(value)
-        return Cell(value or ABSENT, None if math.isnan(number) else number)
+        return Cell(value or ABSENT, parse_number(value))
     if not math.isfinite(value):
         return formats.number(value)
     if name == "runs":
@@ -119,6 +129,11 @@ def _notes(frame: pd.DataFrame, rows: list[dict[Any, Any]]) -> Iterator[str]:
     missing = sum(bool(row["published"]) and not own for row, own in zip(rows, has_own, strict=True))
     if missing:
         yield f"{missing} published value{'s' * (missing > 1)} without an own one"
+    incomplete: dict[str, list[str]] = {}
+    for row in (row for row in rows if row.get("missing")):
+        incomplete.setdefault(row["missing"], []).append(" ".join(row[name] for name in row if name not in OWN_COLUMNS))
+    for text, names in incomplete.items():
+        yield f"{text}: {listed(names, shown=6)}"
     for text in dict.fromkeys(row.get("settings", "") for row in rows):
         if text:
             yield f"settings of own runs that differ from preset paper: {text}"

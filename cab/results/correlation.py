@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cab.records.results import PAPER_DIR
+from cab.records.files import PAPER_DIR
 from cab.results.index import AVERAGE
+from cab.results.load import OWN, REFERENCE
 from cab.results.normalization import population
+from cab.results.published import terms3
 from cab.results.statistics import correlation_interval
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def pattern_correlation(scores: pd.DataFrame) -> pd.DataFrame:
     """Return the Pearson correlation of the average indices of every two patterns, over their shared attentions.
 
     Args:
-        scores: table returned by :func:`cab.results.index.score_table`.
+        scores: table of one source, returned by :func:`cab.results.index.index_table`.
 
     Returns:
         Columns kind (``pattern``), pattern (empty), a, b, pearson (NaN for fewer than three shared attentions), shared
@@ -58,11 +60,17 @@ def benchmark_correlation(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def task_correlation(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the correlation of every two tasks ``a`` and ``b`` of each pattern, with kind ``task``."""
+    """Return the correlation of every two tasks ``a`` and ``b`` of each pattern, with kind ``task``.
+
+    Tasks have the order of Table 3, so a pair has the same name in all results.
+    """
     import pandas as pd
 
-    tasks = scores[scores["task"] != AVERAGE]
-    tables = [_correlations(rows, "task", pattern=name) for name, rows in tasks.groupby("pattern", sort=False)]
+    ranks = {task: rank for rank, task in enumerate(dict.fromkeys(task for _, task, *_ in terms3()))}
+    tables = []
+    for pattern, rows in scores[scores["task"] != AVERAGE].groupby("pattern", sort=False):
+        ordered = rows.sort_values("task", key=lambda names: names.map(ranks), kind="stable")
+        tables += [table] if len(table := _correlations(ordered, "task", pattern=pattern)) else []
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=CORRELATION)
 
 
@@ -72,11 +80,11 @@ def cell_correlation(gains: pd.DataFrame) -> pd.DataFrame:
     Columns are those of :func:`pattern_correlation`, with kind ``cell``; ``a`` and ``b`` are ability and pattern.
 
     Args:
-        gains: table returned by :func:`cab.results.gain.gains_frame`.
+        gains: table returned by :func:`cab.results.retained.gains_table`.
     """
     table = gains[gains["core"].astype(bool) & (gains["seeds"] > 0)]
     table = table.assign(cell=table["ability"] + " " + table["pattern"], index=table["K"])
-    table["attention"] += table["source"].map({"reference": "", "own": " (yours)"})
+    table["attention"] += table["source"].map({REFERENCE: "", OWN: " (yours)"})
     return _correlations(table, "cell", pattern="")
 
 

@@ -1,4 +1,4 @@
-"""Costs of attentions: committed measurements, and tables of costs from which efficiency lengths are computed."""
+"""Costs of attentions: committed measurements, tables of costs for efficiency lengths, and sizes of decode states."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError
 from cab.files.text_table import csv_rows, parse_number, read_csv
 from cab.patterns import Pattern
+from cab.records.files import PAPER_DIR
 from cab.records.identity import hash_of
-from cab.records.results import PAPER_DIR, installed_code
+from cab.records.names import installed_code
 from cab.records.verified import COMMITTED, read_rows
-from cab.results.cells import TUNED
+from cab.registry.tables import tuned_options
+from cab.results.cells import FOLDER as SUITE, PRESET, TUNED
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cab.records.record import Record
+    from cab.registry.entries import AttentionEntry
 
 COLUMNS = ["attention", "pattern", "phase", "length", "seconds", "bytes", "complexity"]
 _SETTING = ["run", "protocol", "batch_size", "embed_dim", "num_heads", "dtype", "device"]
@@ -128,6 +130,9 @@ STATE = "suite state"
 GROWS = "grows"
 TOKENS = 88
 """Length of the sequences of ``recall``."""
+WIDTH = 32
+"""Width of the network of ``recall``, whose attention has one head."""
+STATES_FILE = SUITE / "states.csv"
 
 
 @dataclass(frozen=True)
@@ -224,9 +229,9 @@ def _committed_codes() -> frozenset[tuple[str, str]]:
     return frozenset((row.attention, row.code_hash) for row in read_rows(COMMITTED))
 
 
-def is_committed(record: Record) -> bool:
-    """Return whether a run is of an attention with the code of this repository, to which its tables apply."""
-    return (cost_name(record), record.attention_code) in _committed_codes()
+def is_committed(attention: str, program: str) -> bool:
+    """Return whether code is that of an attention in this repository, to which its tables apply."""
+    return (cost_name(attention), program) in _committed_codes()
 
 
 def is_edited(attention: str) -> bool:
@@ -235,29 +240,27 @@ def is_edited(attention: str) -> bool:
     return bool(codes) and installed_code(attention) not in codes
 
 
-def has_committed_cost(record: Record) -> bool:
-    """Return whether the attention and code of a run are among those of :func:`measured_costs`, in any pattern."""
-    return is_committed(record) and any(name == cost_name(record) for name, _ in measured_costs())
+def has_committed_cost(attention: str, program: str) -> bool:
+    """Return whether an attention with this code is among those of :func:`measured_costs`, in any pattern."""
+    return is_committed(attention, program) and any(name == cost_name(attention) for name, _ in measured_costs())
 
 
-def cost_name(record: Record) -> str:
-    """Return the name of the attention of a record in tables of costs, which no learning rate or other code changes."""
-    name = str(record.cell["attention"])
-    return (name.rpartition(" [")[0] if name.endswith("]") else name).removesuffix(TUNED)
+def cost_name(attention: str) -> str:
+    """Return the name in tables of costs of an attention in tables, which no learning rate or other code changes."""
+    return (attention.rpartition(" [")[0] if attention.endswith("]") else attention).removesuffix(TUNED)
 
 
-def cost_path(results_dir: Path, record: Record) -> Path:
-    """Return the file with the costs of the attention of a record: of this code, in its pattern."""
-    key = [cost_name(record), record.cell["pattern"], record.attention_code]
-    return results_dir / FOLDER / f"{hash_of({'cost': key})}.csv"
+def cost_path(results_dir: Path, attention: str, pattern: str, program: str) -> Path:
+    """Return the file with the costs of an attention with this code in a pattern."""
+    return results_dir / FOLDER / f"{hash_of({'cost': [cost_name(attention), pattern, program]})}.csv"
 
 
-def cost_of(record: Record, folders: Iterable[Path]) -> MeasuredCost:
-    """Return the cost of the attention and code of a record: the committed one, or that measured in one of folders."""
-    key = cost_name(record), str(record.cell["pattern"])
-    if has_committed_cost(record):
+def cost_of(attention: str, pattern: str, program: str, folders: Iterable[Path]) -> MeasuredCost:
+    """Return the cost of an attention with this code: the committed one, or that measured in one of the folders."""
+    key = cost_name(attention), pattern
+    if has_committed_cost(attention, program):
         return measured_costs().get(key, MeasuredCost())
-    paths = (cost_path(folder, record) for folder in folders)
+    paths = (cost_path(folder, attention, pattern, program) for folder in folders)
     return next((read_costs(path).get(key, MeasuredCost()) for path in paths if path.is_file()), MeasuredCost())
 
 
@@ -275,3 +278,34 @@ def cost_hardware() -> tuple[str, ...]:
         if row["run"] in RUNS.values()
     }
     return tuple(sorted(machines))
+
+
+# --- size of the decode state -----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def suite_states() -> dict[str, State]:
+    """Return the states of this repository's causal attentions, from configs/suite/states.csv."""
+    rows = read_csv(STATES_FILE)
+    return {row["attention"]: State(float(row["numbers"]), row["grows"] == "yes") for row in rows}
+
+
+def suite_state(entry: AttentionEntry) -> State | None:
+    """Measure the state of an attention with the options of cell ``recall`` CS; None without this pattern."""
+    if "CS" not in entry.patterns:
+        return None
+    return measure_state(entry, tuned_options("probe", "mixer", "CS", entry.name, preset=PRESET))
+
+
+def measure_state(entry: AttentionEntry, options: Mapping[str, Any]) -> State:
+    """Measure the state of a causal attention in the network of cell ``recall`` CS."""
+    from cab.composite import count_layers  # imports torch
+    from cab.registry.build import build_attention, decode_state
+
+    attention = build_attention(entry.name, pattern="CS", embed_dim=WIDTH, num_heads=1, **options).eval()
+    layers = count_layers(attention)
+    before, after = (
+        sum(tensor.numel() for tensor in decode_state(attention, count).values() if tensor.is_floating_point()) / layers
+        for count in (64, 128)
+    )
+    return State((after - before) / 64, grows=True) if after > before else State(after, grows=False)

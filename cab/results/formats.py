@@ -105,16 +105,16 @@ def interval(low: float, high: float, decimals: int = 3) -> str:
 
 
 def gain(row: Fields) -> Cell:
-    """Return the cell of K in a row of :func:`cab.results.gain.gains_frame`, with bound and signs.
+    """Return the cell of K in a row of :func:`cab.results.retained.gains_table`, with bound and signs.
 
-    A result at the ceiling shows how many seeds solved the cell, and a bound above 100 is not shown.
+    A solved cell shows in how many seeds, and a bound above 100 is not shown.
     """
     if row["K"] is None or not math.isfinite(row["K"]):
         return Cell(hint=row["note"] if isinstance(row["note"], str) else "")
     sign, tint = VERDICTS.get(row["verdict"], ("", ""))
     style = " ".join(filter(None, (tint, "best" * bool(row.get("best")))))
     if row["verdict"] == Verdict.SOLVED:
-        return Cell(f"{row['solved']:.0f} of {row['seeds']:.0f} solved", row["K"], row["note"], style=style)
+        return Cell(f"{row['reached_90']:.0f} of {row['seeds']:.0f} solved", row["K"], row["note"], style=style)
     lower = f"{LEARNING} " if "unfinished" in row["note"] else ""
     bound = f" (≤ {row['bound']:.0f})" if row["bound"] <= 100 else ""
     return Cell(f"{lower}{plain(row['K'], 0)}{bound}{sign}", row["K"], row["note"], f"{lower}{sign}", style)

@@ -14,13 +14,13 @@ import pandas as pd
 from cab.files.disk import sanitize_text
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
-from cab.records.results import PUBLISHED, verdicts
 from cab.registry.tables import PRESETS
-from cab.results.composites import with_composites
 from cab.results.formats import Cell, Fields, index, mean, numbers
-from cab.results.index import AVERAGE, Scores, score
-from cab.results.metrics import score_kinds
-from cab.results.selection import GENERATED, REAL, REHEARSAL, kinds_of_data, rows_in_index
+from cab.results.guards import comparable, in_index
+from cab.results.index import AVERAGE, Scores, is_average, printed_scores, score
+from cab.results.load import GENERATED, INDEX, OBJECTS, PUBLISHED, REAL, REHEARSAL
+from cab.results.published import on_published_sets
+from cab.results.summarize import NOT_GIVEN, seeds_of_rows, summarize, verdicts
 from cab.results.table import BASELINE, Column, Row, Table, element_id
 
 ROW = ["pattern", "attention"]
@@ -31,7 +31,6 @@ COSTS = {
 }
 """Header, factor and decimals of each cost."""
 NAMES = (*COMPARISON_KEY, "pattern", "attention", "preset", "metric", "unit", "revision")
-UNDEFINED = "NaN or inf in at least one run"
 KINDS = (REAL, REHEARSAL, GENERATED)
 """Kinds of data in the order of the boards."""
 FULL = "paper"
@@ -40,25 +39,28 @@ FULL = "paper"
 
 @dataclass(frozen=True)
 class Board:
-    """The scored results of one preset on real or on generated data.
+    """The results of one preset, or of the paper, on one kind of data.
 
     Indices are never averaged or ranked across boards. Generated data have metrics only, except in a rehearsal.
 
     Attributes:
-        data: kind of data, see :func:`cab.results.selection.kinds_of_data`.
-        results: the scored results, with the column ``place`` (``task/dataset/variant/backbone``).
+        data: kind of data, see :func:`cab.results.load.kind_of_data`.
+        results: the comparable results, with the column ``place`` (``task/dataset/variant/backbone``).
+        scores: their indices; None for generated data.
     """
 
     preset: str
     data: str
-    scores: Scores
     results: pd.DataFrame
+    scores: Scores | None
 
     @property
     def heading(self) -> str:
-        """Heading on the page."""
+        """Heading on the page, with the normalization of the indices."""
         name = "Published numbers" if self.preset == PUBLISHED else f"Preset {self.preset}"
-        return name + {REAL: "", REHEARSAL: ", rehearsal on generated data"}.get(self.data, ", synthetic data")
+        name += {REAL: "", REHEARSAL: ", rehearsal on generated data"}.get(self.data, ", synthetic data")
+        is_computed = self.scores is not None and self.preset != PUBLISHED
+        return f"{name} (index: {self.scores.normalization})" if self.scores is not None and is_computed else name
 
     @property
     def key(self) -> str:
@@ -71,59 +73,58 @@ class Board:
         return sorted(self.results["pattern"].unique(), key=pattern_rank)
 
     def tasks(self, pattern: str) -> list[str]:
-        """Return the tasks of a pattern."""
-        names = self.scores.table.loc[self.scores.table["pattern"] == pattern, "task"].unique()
-        return [name for name in names if name != AVERAGE]
+        """Return the tasks of a pattern with indices."""
+        if self.scores is None:
+            return []
+        table = self.scores.table
+        return [name for name in table.loc[table["pattern"] == pattern, "task"].unique() if not is_average(name)]
 
     @functools.cached_property
     def measured(self) -> pd.DataFrame:
-        """Mean and standard deviation over seeds of every metric and cost, and of the metrics of composites.
+        """Every metric and cost, those of published data sets included, summarized over seeds.
 
-        Columns pattern, attention, task, place, metric, at_length, value, deviation, seeds. The standard deviation is
-        NaN for a single seed; the mean is NaN if any seed has no value. Costs of runs without a score are ignored.
+        Columns pattern, attention, task, place, metric, at_length, and those of
+        :func:`cab.results.summarize.summarize`. Costs of runs without a score are ignored.
         """
-        keys = [*ROW, "task", "place"]
-        runs = self.results.drop_duplicates([*keys, "seed", "hash", "file"])
-        costs = runs[[*keys, "seed", "status", *COSTS]].melt([*keys, "seed", "status"], var_name="metric")
-        costs["value"] = pd.to_numeric(costs["value"]).where(costs["status"] == Status.FINISHED)
-        composites = with_composites(self.results)[len(self.results) :]
-        metrics = pd.concat([self.results, composites.assign(place=places(composites))])
-        metrics = metrics[[*keys, "seed", "metric", "at_length", "value"]]
-        table = (
-            pd.concat([metrics, costs], ignore_index=True)
-            .groupby([*keys, "metric"], sort=False)
-            .agg(
-                at_length=("at_length", "first"),
-                value=("value", "mean"),
-                deviation=("value", "std"),
-                is_whole=("value", lambda values: values.notna().all()),
-                seeds=("seed", "nunique"),
-            )
-        )
-        table[["value", "deviation"]] = table[["value", "deviation"]].where(table["is_whole"])
-        return table.drop(columns="is_whole").reset_index()
+        composites = on_published_sets(self.results)
+        known = set(self.results["place"])
+        composites = composites.assign(place=places(composites))
+        composites = composites[~composites["place"].isin(known)]
+        runs = self.results.drop_duplicates([*ROW, "task", "place", "seed", "hash", "file"])
+        runs = runs[runs["status"] == Status.FINISHED]
+        costs = [runs.assign(metric=name, value=pd.to_numeric(runs[name]), at_length=math.nan) for name in COSTS]
+        rows = pd.concat([self.results, *([composites] if len(composites) else []), *costs], ignore_index=True)
+        return summarize(rows, [*ROW, "task", "place", "metric"], keep=["at_length"])
 
     def _reasons(self) -> dict[tuple[str, str], str]:
-        """Return the reasons for missing indices of each (pattern, attention)."""
-        reasons: dict[tuple[str, str], dict[str, str]] = {}
-        for (pattern, task, attention), reason in sorted(self.scores.gaps.items()):
-            reasons.setdefault((pattern, attention), {})[task] = f"{task}: {reason}"
-        averages = self.scores.table[(self.scores.table["task"] == AVERAGE) & self.scores.table["index"].isna()]
-        for key in averages[ROW].itertuples(index=False, name=None):
-            of_tasks = reasons.setdefault(key, {})
-            of_tasks[AVERAGE] = f"no index in {', '.join(of_tasks)}" if of_tasks else "no task has an index"
-        return {key: "; ".join(dict.fromkeys(texts.values())) for key, texts in reasons.items()}
+        """Return the reasons for missing indices and values of each (pattern, attention)."""
+        reasons: dict[tuple[str, str], dict[str, None]] = {}
+        if self.scores is not None:
+            rows = self.scores.table[self.scores.table["index"].isna()]
+            is_last = [is_average(task) for task in rows["task"]]
+            rows = rows.assign(_last=is_last).sort_values("_last", kind="stable")
+            for pattern, task, attention, text in rows[["pattern", "task", "attention", "missing"]].to_numpy():
+                shown = text if is_average(task) else f"{task}: {text}"
+                reasons.setdefault((pattern, attention), {})[shown] = None
+        lacking = self.measured[(self.measured["missing"] != "") & ~self.measured["metric"].isin(COSTS)]
+        for pattern, attention, place, text in lacking[[*ROW, "place", "missing"]].to_numpy():
+            of_row = reasons.setdefault((pattern, attention), {})
+            if not any(text in reason for reason in of_row):
+                of_row[f"{place}: {text}"] = None
+        return {key: "; ".join(texts) for key, texts in reasons.items()}
 
     @functools.cached_property
     def table(self) -> pd.DataFrame:
         """The rows of ``leaderboard.csv``, sorted by index within each pattern.
 
-        Columns: preset, data, pattern, attention; verified (yes, no, unknown); index, low, high (average over tasks)
-        and ``TASK.index|low|high``; missing (reason for a missing index); seeds, params, train_seconds (sums over
-        places), peak_memory_bytes (maximum), revision; for every metric, ``PLACE.METRIC``, ``PLACE.METRIC.sd`` and
-        ``PLACE.METRIC.seeds`` (mean, standard deviation and number of seeds); ``PLACE.COST`` (mean over seeds).
+        Columns: preset, data, source, normalization (of the index), pattern, attention; verified (yes, no, unknown);
+        index, low, high (average over tasks) and ``TASK.index|low|high``; missing (why an index or the value of a seed
+        is missing); seeds (smallest number of any value), params, train_seconds (sums over places), peak_memory_bytes
+        (maximum), revision; for every metric, ``PLACE.METRIC``, ``PLACE.METRIC.sd`` and ``PLACE.METRIC.seeds`` (mean,
+        standard deviation and number of seeds with a value); ``PLACE.COST`` (mean over seeds).
         """
-        facts = self.measured.groupby(ROW).agg(seeds=("seeds", "min"))
+        seeds = seeds_of_rows(self.results)
+        facts = pd.DataFrame({"seeds": seeds.values()}, index=pd.MultiIndex.from_tuples(seeds, names=ROW))
         reasons = self._reasons()
         facts.insert(0, "missing", [reasons.get(key, "") for key in facts.index])
         revisions = self.results.groupby(ROW)["revision"]
@@ -131,11 +132,13 @@ class Board:
         is_cost = self.measured["metric"].isin(COSTS)
         values = _value_columns(self.measured.assign(cost=is_cost))
         table = pd.concat([facts, _total_cost(self.measured[is_cost]), values], axis=1).rename_axis(ROW)
-        table = _index_columns(self.scores.table).join(table, how="right").reset_index()
+        table = _index_columns(self.scores).join(table, how="right").reset_index()
         verified = verdicts(self.results)
         table.insert(0, "preset", self.preset)
         table.insert(1, "data", self.data)
-        table.insert(4, "verified", [verified[key] for key in table[ROW].itertuples(index=False, name=None)])
+        table.insert(2, "source", self.results["source"].iloc[0])
+        table.insert(3, "normalization", self.scores.normalization if self.scores is not None else "")
+        table.insert(6, "verified", [verified[key] for key in table[ROW].itertuples(index=False, name=None)])
         return table.sort_values(
             ["pattern", "index", "attention"],
             ascending=[True, False, True],
@@ -144,10 +147,14 @@ class Board:
         )
 
 
-def _index_columns(scores: pd.DataFrame) -> pd.DataFrame:
+def _index_columns(scores: Scores | None) -> pd.DataFrame:
     """Return index, low and high of the average, then ``TASK.index|low|high`` per task, with ROW as index."""
-    wide = scores.pivot(index=ROW, columns="task", values=["index", "low", "high"])
-    tasks = dict.fromkeys([AVERAGE, *scores["task"]])
+    if scores is None:
+        empty = pd.MultiIndex.from_arrays([[], []], names=ROW)
+        return pd.DataFrame(columns=["index", "low", "high"], index=empty, dtype=float)
+    table = scores.table
+    wide = table.pivot(index=ROW, columns="task", values=["index", "low", "high"])
+    tasks = dict.fromkeys([AVERAGE, *sorted(table["task"].unique(), key=lambda task: not is_average(task))])
     columns = [(bound, task) for task in tasks for bound in ("index", "low", "high")]
     names = [bound if task == AVERAGE else f"{task}.{bound}" for bound, task in columns]
     return wide.reindex(columns=columns).set_axis(names, axis="columns")
@@ -157,17 +164,15 @@ def _value_columns(measured: pd.DataFrame) -> pd.DataFrame:
     """Return ``PLACE.METRIC``, and for metrics ``.sd`` and ``.seeds``, with ROW as index; costs after the metrics."""
     measured = measured.assign(column=measured["place"] + "." + measured["metric"])
     order = measured.sort_values(["place", "cost"], kind="stable").drop_duplicates("column")
-    tables = {"": "value", ".sd": "deviation", ".seeds": "seeds"}
+    tables = {"": "mean", ".sd": "sd", ".seeds": "seeds"}
     wide = {end: measured.pivot(index=ROW, columns="column", values=name) for end, name in tables.items()}
-    names = [
-        (name, end)
+    columns = {
+        name + end: wide[end][name].astype("Int64" if end == ".seeds" else float)
         for name, is_cost in zip(order["column"], order["cost"], strict=True)
         for end in tables
         if not (end and is_cost)
-    ]
-    columns = {name + end: wide[end][name] for name, end in names}
-    whole = {name: column.astype("Int64") for name, column in columns.items() if name.endswith(".seeds")}
-    return pd.DataFrame({**columns, **whole})
+    }
+    return pd.DataFrame(columns)
 
 
 def places(results: pd.DataFrame) -> list[str]:
@@ -179,50 +184,59 @@ def places(results: pd.DataFrame) -> list[str]:
 def _total_cost(costs: pd.DataFrame) -> pd.DataFrame:
     """Return the cost over all places of a pattern; NaN if the attention lacks any of them."""
     places = costs.groupby("pattern")["place"].nunique()
-    total = costs.groupby([*ROW, "metric"])["value"].agg(["count", "sum", "max"]).reset_index()
+    total = costs.groupby([*ROW, "metric"])["mean"].agg(["count", "sum", "max"]).reset_index()
     total["value"] = total["sum"].where(total["metric"] != "peak_memory_bytes", total["max"])
     total.loc[total["count"] < total["pattern"].map(places), "value"] = math.nan
     return total.pivot(index=ROW, columns="metric", values="value")[[*COSTS]]
 
 
-def printable_results(results: pd.DataFrame) -> pd.DataFrame:
-    """Return ``results`` with all names sanitized for page, table and figure (see :func:`sanitize_text`)."""
-    clean = {name: results[name].map({text: sanitize_text(text) for text in results[name].unique()}) for name in NAMES}
-    return results.assign(**clean)
-
-
-def printable_records(results: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of ``records.csv``: ``file`` is relative to the folder that contains all results."""
-    paths = {file: Path(file).absolute() for file in results["file"].unique()}
-    folder = os.path.commonpath([path.parent for path in paths.values()])
-    names = {file: path.relative_to(folder).as_posix() for file, path in paths.items()}
-    return results.drop(columns="record").assign(file=results["file"].map(names))
-
-
-def score_boards(results: pd.DataFrame, *, normalization: str) -> list[Board]:
-    """Score the results of the tasks in the index: real data before synthetic, the largest preset first."""
+def index_boards(frame: pd.DataFrame, normalization: str | None = None, *, partial: bool = False) -> list[Board]:
+    """Return the boards of the tasks in the index: real data before synthetic, the largest preset first."""
     boards = []
-    results = printable_results(rows_in_index(results))
-    for (preset, data), rows in results.groupby(["preset", kinds_of_data(results)], sort=False):
-        scores = score(rows, normalization=normalization if data == REAL else "results")
-        placed = scores.results.assign(place=places(scores.results))
-        boards.append(Board(str(preset), str(data), scores, placed))
+    rows = printable(in_index(frame))
+    printed = rows[rows["kind"] == INDEX]
+    for (preset, data), of in rows[rows["kind"] != INDEX].groupby(["preset", "data"], sort=False):
+        results = comparable(of)
+        scores = None
+        if preset == PUBLISHED:
+            scores = printed_scores(printed, results)
+        elif data != GENERATED:
+            scores = score(results, normalization=normalization, partial=partial)
+        boards.append(Board(str(preset), str(data), results.assign(place=places(results)), scores))
     order = {preset: number for number, preset in enumerate(PRESETS)}
     return sorted(
         boards, key=lambda board: (KINDS.index(board.data), order.get(board.preset, len(order)), board.preset)
     )
 
 
-def compared(boards: Sequence[Board], *, normalization: str) -> list[tuple[list[Board], pd.DataFrame | None]]:
+def leaderboard_csv(boards: Sequence[Board]) -> pd.DataFrame:
+    """Return the rows of ``leaderboard.csv``; published values have no number of seeds."""
+    return pd.concat([board.table for board in boards], ignore_index=True)
+
+
+def printable(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame with all names sanitized for page, table and figure (see :func:`sanitize_text`)."""
+    clean = {name: frame[name].map({text: sanitize_text(text) for text in frame[name].unique()}) for name in NAMES}
+    return frame.assign(**clean)
+
+
+def records_csv(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of ``records.csv``: ``file`` is relative to the folder that contains all results."""
+    paths = {file: Path(file).absolute() for file in frame["file"].unique()}
+    folder = os.path.commonpath([path.parent for path in paths.values()])
+    names = {file: path.relative_to(folder).as_posix() for file, path in paths.items()}
+    return frame.drop(columns=list(OBJECTS)).assign(file=frame["file"].map(names))
+
+
+def compared(boards: Sequence[Board]) -> list[tuple[list[Board], pd.DataFrame | None]]:
     """Return the boards that share tables, and of generated data the results outside the cells of the suite.
 
-    With the paper's constants, own results of preset ``paper`` are comparable with the published ones.
+    Own results of preset ``paper`` are comparable with the published ones.
     """
     groups: dict[str, list[Board]] = {}
     for board in (board for board in boards if board.data != GENERATED):
-        is_published = board.preset == PUBLISHED and normalization != "results"
-        groups.setdefault(FULL if is_published else board.key, []).append(board)
-    generated = [(b, b.results[score_kinds(b.results) == ""]) for b in boards if b.data == GENERATED]
+        groups.setdefault(FULL if board.preset == PUBLISHED else board.key, []).append(board)
+    generated = [(b, b.results[b.results["score"] == ""]) for b in boards if b.data == GENERATED]
     others = [([board], results) for board, results in generated if len(results)]
     return [*((group, None) for group in groups.values()), *others]
 
@@ -232,8 +246,8 @@ def extrapolation_curves(measured: pd.DataFrame) -> dict[tuple[str, str], pd.Dat
 
     Metric ``ppl_512`` at length 512 is a point of curve ``ppl``. The curves have the columns attention, length, value.
     """
-    points = measured.dropna(subset=["at_length", "value"])
-    points = points.assign(length=points["at_length"].astype(int))
+    points = measured.dropna(subset=["at_length", "mean"])
+    points = points.assign(value=points["mean"], length=points["at_length"].astype(int))
     names = zip(points["metric"], points["length"], strict=True)
     points["metric"] = [name.removesuffix(f"_{length}") for name, length in names]
     curves = points.groupby(["place", "metric"])
@@ -248,8 +262,8 @@ def trivial_baselines(results: pd.DataFrame) -> dict[tuple[str, str, str], float
     runs = results[(results["status"] == Status.FINISHED) & (results["hash"] != "")].drop_duplicates("place")
     return {
         (str(place), sanitize_text(metric), sanitize_text(name)): float(value)
-        for place, record in runs.sort_values("place")[["place", "record"]].itertuples(index=False)
-        for name, metrics in record.baselines.items()
+        for place, baselines in runs.sort_values("place")[["place", "baselines"]].itertuples(index=False)
+        for name, metrics in baselines.items()
         for metric, value in metrics.items()
         if value is not None
     }
@@ -262,8 +276,11 @@ def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame |
         boards: boards that share the table; the names of published rows say so if there are others.
         results: results whose metrics are shown, without an index (default: all, with the index).
     """
-    tasks = list(dict.fromkeys(task for board in boards for task in board.tasks(pattern))) if results is None else []
-    tasks = [AVERAGE, *tasks] if len(tasks) > 1 else tasks
+    scored = [board for board in boards if results is None]
+    tasks = list(dict.fromkeys(task for board in scored for task in board.tasks(pattern)))
+    tables = [board.scores.table for board in scored if board.scores is not None]
+    averages = [task for of in tables for task in of["task"].unique() if is_average(task)]
+    tasks = [*dict.fromkeys(averages), *tasks] if len(tasks) > 1 else tasks
     results = pd.concat([board.results for board in boards]) if results is None else results
     results = results[results["pattern"] == pattern]
     frame = pd.concat([board.table for board in boards], ignore_index=True)
@@ -271,6 +288,7 @@ def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame |
     order = [f"{task}.index".removeprefix(f"{AVERAGE}.") for task in tasks]
     frame = frame.sort_values(order, ascending=False, kind="stable") if tasks else frame
     rows, trivial = frame.to_dict("records"), trivial_baselines(results)
+    lacking = {key: text for board in boards for key, text in _lacking(board, pattern).items()}
     baselines = list(dict.fromkeys(name for *_, name in trivial))
     blank = [Cell()] * len(baselines)
     columns = [
@@ -280,8 +298,9 @@ def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame |
     metrics = results[results["at_length"].isna()].drop_duplicates(["place", "metric"])
     for metric in metrics.sort_values([*COMPARISON_KEY], kind="stable").itertuples():
         name = f"{metric.place}.{metric.metric}"
-        values = zip(frame[name], frame[f"{name}.sd"], frame[f"{name}.seeds"].notna(), strict=True)
-        cells = [mean(value, deviation, UNDEFINED * is_measured) for value, deviation, is_measured in values]
+        reasons = [lacking.get((row["preset"], row["attention"], name), "") for row in rows]
+        values = zip(frame[name], frame[f"{name}.sd"], reasons, strict=True)
+        cells = [mean(value, deviation, reason) for value, deviation, reason in values]
         cells += [mean(trivial.get((str(metric.place), str(metric.metric), each))) for each in baselines]
         label = str(metric.metric) + (f" ({metric.unit!s})" if metric.unit else "")
         better, place = "higher" if metric.higher_is_better else "lower", str(metric.place).replace("/", " / ")
@@ -289,14 +308,28 @@ def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame |
     for name, (label, factor, decimals) in COSTS.items():
         columns.append(Column(label, [*numbers(frame[name] * factor, decimals), *blank], "lower", "of all cells"))
     columns.append(Column("seeds", [*numbers(frame["seeds"], 0), *blank], hint="smallest number of any cell"))
-    labels = [_row(row, is_mixed=frame["preset"].nunique() > 1) for row in rows]
+    labels = [_row(row, is_mixed=len(boards) > 1) for row in rows]
     labels += [Row(f"{name} (trivial baseline)", kind=BASELINE) for name in baselines]
     return Table(
         labels,
         columns,
         id=element_id(boards[0].key, pattern, "table"),
         caption=f"{' and '.join(board.heading for board in boards)}, pattern {pattern}: means over seeds",
+        remarks=[
+            f"{name}, {column.replace('/', ' / ')}: {text}"
+            for (_, name, column), text in lacking.items()
+            if text != NOT_GIVEN
+        ],
     )
+
+
+def _lacking(board: Board, pattern: str) -> dict[tuple[str, str, str], str]:
+    """Return which seeds have no value, by preset, attention and column, of the user's results in a pattern."""
+    rows = board.measured[(board.measured["pattern"] == pattern) & (board.measured["missing"] != "")]
+    rows = rows[~rows["metric"].isin(COSTS)]
+    names = rows["place"] + "." + rows["metric"]
+    found = zip(rows["attention"], names, rows["missing"], strict=True)
+    return {(board.preset, attention, name): text for attention, name, text in found}
 
 
 def _row(row: Fields, *, is_mixed: bool) -> Row:

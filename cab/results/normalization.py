@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from cab.errors import UserError, unknown_name
+from cab.records.files import PAPER_DIR
 from cab.records.record import COMPARISON_KEY
-from cab.records.results import PAPER_DIR, PUBLISHED
-from cab.results.selection import GENERATED, kinds_of_data
+from cab.results.load import REAL
+from cab.results.published import TERM as PUBLISHED_TERM
+from cab.results.summarize import summarize
 
 if TYPE_CHECKING:
     import pandas as pd
 
+OFFICIAL, PAPER, OF_RESULTS = "official", "paper", "results"
 NORMALIZATIONS = {
-    "results": "mean and sample standard deviation over the given results",
-    "paper": "the constants printed in the paper",
-    "official": "the constants of the official scoring script",
+    OFFICIAL: "the constants of the official scoring script",
+    PAPER: "the constants printed in the paper",
+    OF_RESULTS: "mean and sample standard deviation over the given results",
 }
 """Sources of the mean and standard deviation of a metric."""
 SOFTMAX_VARIANTS = ("vanilla", "eager", "flash")
 """Three implementations of softmax attention."""
-
 MIN_ATTENTIONS = 2
-
 NO_ATTENTION = "none"
 """The network without attention: scored, but excluded from mean and standard deviation."""
-
 TERM = ["pattern", *COMPARISON_KEY, "metric"]
 """Key of a mean and standard deviation; the published tables have no ``config_variant``."""
-PUBLISHED_TERM = [name for name in TERM if name != "config_variant"]
 
 
-def default_normalization(results: pd.DataFrame) -> str:
-    """Return ``official`` for own and published results together, which need the same constants, or ``results``."""
-    return "official" if {True, False} <= set(results["preset"] == PUBLISHED) else "results"
+def normalization_of(frame: pd.DataFrame, named: str | None = None) -> str:
+    """Return the normalization of the results of one source: the one that is named, or else the default.
+
+    The default is ``official`` in every command. The paper has no constants for generated data: a rehearsal has those
+    of its own results. UserError for an unknown name.
+    """
+    if named is not None and named not in NORMALIZATIONS:
+        raise unknown_name("normalization", named, NORMALIZATIONS)
+    return named or OFFICIAL if (frame["data"] == REAL).any() else OF_RESULTS
 
 
 def population(attentions: Iterable[str]) -> list[str]:
@@ -49,44 +54,6 @@ def population(attentions: Iterable[str]) -> list[str]:
     return [name for name in names if name not in SOFTMAX_VARIANTS or name == exact]
 
 
-def terms(results: pd.DataFrame, normalization: str) -> pd.DataFrame:
-    """Return the terms of every index, one row each, with columns :data:`TERM`, mean, std, weight.
-
-    The index of an attention in a task is the sum of weight * (value - mean) / std, with the sign changed if lower is
-    better. The rows include terms that the results lack; ``normalization`` is one of :data:`NORMALIZATIONS`.
-    """
-    if normalization not in NORMALIZATIONS:
-        raise unknown_name("normalization", normalization, NORMALIZATIONS)
-    if normalization == "results":
-        return _terms_of_results(results)
-    return _fixed_terms(results, constants(normalization))
-
-
-def _terms_of_results(results: pd.DataFrame) -> pd.DataFrame:
-    """Return mean and sample standard deviation over the :func:`population` of each pattern, from means over seeds.
-
-    A pattern and task requires every (data set, variant, backbone, metric) that any attention except ``none`` has
-    there. The standard deviation is NaN if fewer than two attentions have a value, if all values are equal, and for
-    generated data, whose score is K, except in a rehearsal.
-    """
-    results = results[results["attention"] != NO_ATTENTION]
-    if results.empty:
-        raise UserError(
-            f"only '{NO_ATTENTION}' has results, which does not count for the normalization; run another attention"
-        )
-    table = results[TERM].drop_duplicates().reset_index(drop=True)
-    table["weight"] = 1 / table.groupby(["pattern", "task"])["metric"].transform("size")
-    members = results.groupby("pattern")["attention"].unique().map(population)
-    is_member = [name in members[pattern] for pattern, name in results[["pattern", "attention"]].to_numpy()]
-    seeds = results[is_member].groupby([*TERM, "attention"])["value"].agg(["mean", "count", "size"])
-    means = seeds.loc[seeds["count"] == seeds["size"], "mean"]
-    scale = means.groupby(level=TERM).agg(["mean", "std", "count"]).reset_index()
-    scale.loc[scale["std"] <= 1e-12 * scale["mean"].abs(), "std"] = math.nan
-    without = set(results.loc[kinds_of_data(results) == GENERATED, "dataset"])
-    scale.loc[(scale["count"] < MIN_ATTENTIONS) | scale["dataset"].isin(without), "std"] = math.nan
-    return table.merge(scale.drop(columns="count"), on=TERM, how="left")
-
-
 def constants(normalization: str) -> pd.DataFrame:
     """Return the paper's constants, one row per metric: pattern, task, backbone, dataset, metric, mean, std.
 
@@ -96,7 +63,7 @@ def constants(normalization: str) -> pd.DataFrame:
     import pandas as pd
 
     table = pd.read_csv(PAPER_DIR / "normalization.csv")
-    if normalization == "paper":
+    if normalization == PAPER:
         table = table.assign(mean=table["mean_table"], std=table["std_table"])
     else:
         for row in corrections().to_dict("records"):
@@ -113,31 +80,24 @@ def corrections() -> pd.DataFrame:
     return table[table["table"] == "normalization.csv"]
 
 
-def _fixed_terms(results: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the constants as terms, one row per part where the results contain parts of an average."""
-    import pandas as pd
+def scales(values: pd.DataFrame) -> pd.DataFrame:
+    """Return mean and sample standard deviation of each metric over the :func:`population` of each pattern.
 
-    parts = pd.read_csv(PAPER_DIR / "parts.csv")
-    table = table.assign(weight=1 / table.groupby(["pattern", "task"])["metric"].transform("size"))
-    measured = set(results[TERM].itertuples(index=False, name=None))
-    rows: list[tuple[Any, ...]] = []
-    for row in table.to_dict("records"):
-        averaged = parts[(parts["task"] == row["task"]) & (parts["dataset"] == row["dataset"])]
-        names = [_term(row, row["dataset"], "")]
-        if not averaged.empty and names[0] not in measured:
-            names = [_term(row, *part) for part in averaged[["part", "config_variant"]].to_numpy()]
-        for term in names:
-            rows.append((*term, row["mean"], row["std"], row["weight"] / len(names)))
-    if measured.isdisjoint(row[: len(TERM)] for row in rows):
-        tasks = "; ".join(f"{pattern}: {' '.join(of.unique())}" for pattern, of in table.groupby("pattern")["task"])
-        example = "/".join(filter(None, min(measured)))
+    They are computed from means over seeds, of attentions all of whose seeds have a value. The standard deviation is
+    NaN for fewer than :data:`MIN_ATTENTIONS` attentions, and if all values are equal.
+
+    Args:
+        values: one row per metric, attention and seed, with the columns :data:`TERM`, attention and value.
+    """
+    others = values[values["attention"] != NO_ATTENTION]
+    if others.empty:
         raise UserError(
-            f"the paper has no constants for these results (for example {example}). It has constants for {tasks} "
-            "(names as in results/paper/normalization.csv); use --normalization results"
+            f"only '{NO_ATTENTION}' has results, which does not count for the normalization; run another attention"
         )
-    fixed = pd.DataFrame(rows, columns=[*TERM, "mean", "std", "weight"])
-    return fixed[fixed["pattern"].isin(results["pattern"])].reset_index(drop=True)
-
-
-def _term(row: Mapping[Hashable, Any], dataset: str, config_variant: str) -> tuple[str, ...]:
-    return (row["pattern"], row["task"], dataset, config_variant, row["backbone"], row["metric"])
+    members = others.groupby("pattern")["attention"].unique().map(population)
+    is_member = [name in members[pattern] for pattern, name in others[["pattern", "attention"]].to_numpy()]
+    means = summarize(others[is_member], [*TERM, "attention"])
+    whole = means[means["missing"] == ""]
+    table = whole.groupby(TERM, sort=False)["mean"].agg(["mean", "std", "count"])
+    is_flat = (table["std"] <= 1e-12 * table["mean"].abs()) | (table["count"] < MIN_ATTENTIONS)
+    return table.assign(std=table["std"].mask(is_flat, math.nan)).drop(columns="count").reset_index()

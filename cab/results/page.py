@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,19 @@ from markupsafe import Markup, escape
 
 from cab.files.disk import replacing, sanitize_text
 from cab.files.text_table import read_csv
+from cab.records.files import PAPER_DIR
 from cab.records.record import Status
-from cab.records.results import PAPER_DIR
 from cab.registry.registries import ATTENTIONS
 from cab.results import figures
-from cab.results.board import (
+from cab.results.card import summary
+from cab.results.cells import ANCHORS, TUNED, cell_descriptions, metric_meanings
+from cab.results.costs import cost_hardware
+from cab.results.formats import Cell, gain, interval, mean, numbers, texts
+from cab.results.load import OWN, K, runs_of
+from cab.results.normalization import NORMALIZATIONS
+from cab.results.retained import baselines_of, by_cell
+from cab.results.sections import PATTERNS, Section
+from cab.results.suite_board import (
     CONSTANT,
     COST_LAYER,
     SUBQUADRATIC,
@@ -31,29 +39,12 @@ from cab.results.board import (
     Suite,
     board_table,
     core_gains,
+    findings,
     recall_points,
     state_size,
 )
-from cab.results.card import summary
-from cab.results.cells import (
-    ANCHORS,
-    PRESET,
-    TUNED,
-    SuiteCell,
-    cell_descriptions,
-    metric_meanings,
-    own_runs,
-    runs_of,
-    suite_cells,
-)
-from cab.results.check import invalid_cells
-from cab.results.costs import cost_hardware
-from cab.results.formats import Cell, gain, interval, mean, numbers, texts
-from cab.results.normalization import NORMALIZATIONS
-from cab.results.sections import PATTERNS, Section
-from cab.results.sentence import findings
-from cab.results.table import BASELINE, OWN, Column, Row, Table, element_id
-from cab.results.verdict import judge_attentions
+from cab.results.table import BASELINE, Column, Row, Table, element_id
+from cab.results.validity import invalid_cells
 
 ANSWERS = PAPER_DIR.parent / "validity" / "answers.csv"
 MIN_POINTS = 3
@@ -63,25 +54,25 @@ REQUIREMENTS = {CONSTANT: "constant-size state", SUBQUADRATIC: "time below n²"}
 
 
 def write_page(
-    results: pd.DataFrame,
+    frame: pd.DataFrame,
     out: Path,
     *,
-    normalization: str,
+    normalizations: Sequence[str],
     sections: Sequence[Section],
     suite: Suite | None,
     files: Sequence[Path],
     skipped: Sequence[str],
 ) -> Path:
-    """Write ``index.html`` into ``out``, from all ``results`` and ``sections`` besides the board of the suite."""
+    """Write ``index.html`` into ``out``, from all results and ``sections`` besides the board of the suite."""
     script = _source("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     html = environment.from_string(_source("page.html")).render(
         title="Attention leaderboard",
-        facts=list(_facts(suite)) if suite else _counts(results),
+        facts=list(_facts(suite)) if suite else _counts(frame),
         suite=_suite(suite) if suite else None,
         sections=sections,
-        cards=[summary(name) for name in sorted(set(results["attention"]).intersection(ATTENTIONS.names()))],
-        normalization=f"{normalization}: {NORMALIZATIONS[normalization]}",
+        cards=[summary(name) for name in sorted(set(frame["attention"]).intersection(ATTENTIONS.names()))],
+        normalizations=[f"{name}: {NORMALIZATIONS[name]}" for name in normalizations],
         files=[path.name for path in files],
         skipped=[sanitize_text(line) for line in skipped],
         css=Markup(_source("page.css")),
@@ -99,15 +90,14 @@ def _source(name: str) -> str:
     return resources.files("cab.results").joinpath(name).read_text(encoding="utf-8")
 
 
-def _counts(results: pd.DataFrame) -> list[str]:
-    counts = {name: results[name].nunique() for name in ("attention", "task")}
-    runs = len(results.drop_duplicates(["file", "task", "dataset", "config_variant", "backbone", "attention", "seed"]))
+def _counts(frame: pd.DataFrame) -> list[str]:
+    counts = {name: frame[name].nunique() for name in ("attention", "task")}
+    runs = len(frame.drop_duplicates(["file", "task", "dataset", "config_variant", "backbone", "attention", "seed"]))
     return [f"{runs:,} results", *(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())]
 
 
 def _suite(suite: Suite) -> dict[str, Any]:
     """Return the variable ``suite`` of the template."""
-    records = list(own_runs(suite.results)["record"])
     own = suite.board[suite.board["own"]] if len(suite.board) else suite.board
     core = core_gains(suite.gains)
     tested = core[~core["attention"].isin(ANCHORS)]
@@ -115,10 +105,7 @@ def _suite(suite: Suite) -> dict[str, Any]:
     chosen = [pattern for pattern in patterns if (tested.loc[tested["own"], "pattern"] == pattern).any()]
     return {
         "findings": findings(suite.board),
-        "own": {
-            sanitize_text(name): ["\n".join(map(sanitize_text, lines)) for lines in verdicts]
-            for name, verdicts in judge_attentions(own["attention"], records).items()
-        },
+        "own": _verdicts(own["attention"], suite.frame) if len(own) else {},
         "chosen": next(iter(chosen), "CS"),
         "choices": {pattern: PATTERNS[pattern] for pattern in patterns},
         "requirements": REQUIREMENTS,
@@ -131,8 +118,16 @@ def _suite(suite: Suite) -> dict[str, Any]:
             "all": len(tested),
         },
         "answers": list(_answers()),
-        "cells": list(_cells(suite.gains, suite.results)),
+        "cells": list(_cells(suite.gains, suite.frame)),
     }
+
+
+def _verdicts(names: Iterable[str], frame: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the verdict on each attention, one text per pattern."""
+    from cab.results.verdict import judge_attentions
+
+    verdicts = judge_attentions(names, frame)
+    return {sanitize_text(name): ["\n".join(map(sanitize_text, of)) for of in each] for name, each in verdicts.items()}
 
 
 def _images(board: pd.DataFrame) -> Iterator[Markup]:
@@ -164,60 +159,36 @@ def _facts(suite: Suite) -> Iterator[str]:
     gains = suite.gains[(suite.gains["seeds"] > 0) & ~suite.gains["attention"].isin(ANCHORS)]
     names = {str(name).removesuffix(TUNED) for name in gains["attention"]}
     yield f"{len(names)} attentions besides {' and '.join(ANCHORS)}, {gains['seeds'].sum()} runs"
-    cells = {cell.key for cell in suite_cells()}
-    runs = runs_of(suite.results)
-    runs = runs[(runs["status"] == Status.FINISHED) & (runs["preset"] == PRESET) & ~runs["attention"].isin(ANCHORS)]
-    keys = zip(runs["task"], runs["backbone"], runs["pattern"], strict=True)
-    records = [record for key, record in zip(keys, runs["record"], strict=True) if key in cells]
-    if dates := sorted({record.started[:10] for record in records if record.started}):
-        machines = " and ".join(sorted({_machine(record.hardware) for record in records}))
+    runs = runs_of(suite.frame[suite.frame["score"] == K])
+    runs = runs[(runs["status"] == Status.FINISHED) & ~runs["attention"].isin(ANCHORS)]
+    if dates := sorted({started[:10] for started in runs["started"] if started}):
+        machines = " and ".join(sorted(map(sanitize_text, runs["hardware"].unique())))
         yield f"trained {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on {machines}"
     yield f"costs measured on {' and '.join(cost_hardware())}"
 
 
-def _machine(hardware: Mapping[str, Any]) -> str:
-    device = hardware.get("device")
-    name = hardware.get("cpu" if device == "cpu" else "gpu") or device or "unknown hardware"
-    threads = hardware.get("threads")
-    return sanitize_text(f"{name}, {threads} thread{'s' * (threads != 1)}" if threads else name)
-
-
-def _cells(gains: pd.DataFrame, results: pd.DataFrame) -> Iterator[tuple[str, str, Table]]:
+def _cells(gains: pd.DataFrame, frame: pd.DataFrame) -> Iterator[tuple[str, str, Table]]:
     """Yield name, description and results of each cell, those of the board first; baselines have the metric only."""
-    names = gains["task"] + " " + gains["backbone"] + " " + gains["pattern"]
-    for cell in sorted(suite_cells(), key=lambda cell: not cell.core):
-        frame = gains[(names == str(cell)) & (gains["seeds"] > 0)].sort_values("K", ascending=False)
-        if frame["attention"].isin(ANCHORS).all():
+    runs = {cell.key: of_cell for cell, of_cell in by_cell(runs_of(frame[frame["score"] == K]))}
+    for cell, of_cell in sorted(by_cell(gains[gains["seeds"] > 0]), key=lambda pair: not pair[0].core):
+        of_cell = of_cell.sort_values("K", ascending=False)
+        if of_cell["attention"].isin(ANCHORS).all():
             continue
-        rows, trivial = frame.to_dict("records"), _baselines(cell, results)
+        rows, trivial = of_cell.to_dict("records"), baselines_of(runs[cell.key], cell.metric)
         intervals = texts(interval(row["low"], row["high"], 1) for row in rows)
-        columns = [
-            Column(cell.metric, [mean(row["mean"], row["sd"]) for row in rows] + list(map(mean, trivial.values())))
-        ]
-        columns += [
-            Column(name, cells + [Cell()] * len(trivial))
-            for name, cells in (
-                ("K", list(map(gain, rows))),
-                ("95% interval", intervals),
-                *((name, numbers(frame[name], 0)) for name in ("seeds", "solved", "steps")),
-            )
-        ]
+        scores = [mean(row["mean"], row["sd"]) for row in rows] + list(map(mean, trivial.values()))
+        shown = {
+            "K": list(map(gain, rows)),
+            "95% interval": intervals,
+            **{name.replace("_", " "): numbers(of_cell[name], 0) for name in ("seeds", "reached_90", "steps")},
+        }
+        columns = [Column(name, cells + [Cell()] * len(trivial)) for name, cells in shown.items()]
         labels = [
-            Row(sanitize_text(row["attention"]), row["verified"], OWN if row["source"] == "own" else "") for row in rows
+            Row(sanitize_text(row["attention"]), row["verified"], OWN if row["source"] == OWN else "") for row in rows
         ]
-        labels += [Row(name, kind=BASELINE) for name in trivial]
+        labels += [Row(sanitize_text(name), kind=BASELINE) for name in trivial]
         meaning = f"{cell.metric}: {metric_meanings()[cell.task, cell.metric]}."
         remark = f"Excluded: {invalid_cells()[cell.key]}." if cell.key in invalid_cells() else ""
+        columns = [Column(cell.metric, scores), *columns]
         table = Table(labels, columns, caption=f"{cell}: means over seeds", id=element_id("cell", *cell.key))
         yield str(cell), " ".join(filter(None, (cell_descriptions()[cell.key], meaning, remark))), table
-
-
-def _baselines(cell: SuiteCell, results: pd.DataFrame) -> dict[str, float]:
-    """Return the metric of the trivial baselines of a cell, which depend on its data only."""
-    runs = runs_of(results)
-    found: dict[str, float] = {}
-    for record in runs.loc[runs["status"] == Status.FINISHED, "record"]:
-        if cell.includes(record) and not cell.changed_settings(record):
-            values = {name: metrics.get(cell.metric) for name, metrics in record.baselines.items()}
-            found |= {sanitize_text(name): value for name, value in values.items() if value is not None}
-    return found

@@ -17,6 +17,7 @@ import pandas as pd
 
 from cab.files.disk import sanitize_text, write_figure
 from cab.patterns import pattern_rank
+from cab.records.names import without_settings
 from cab.records.record import Status
 from cab.registry.registries import TASKS
 from cab.results import figures
@@ -71,9 +72,9 @@ class Section:
     blocks: list[Block] = field(default_factory=list)
 
 
-def board_sections(boards: Sequence[Board], *, normalization: str) -> Iterator[Section]:
+def board_sections(boards: Sequence[Board]) -> Iterator[Section]:
     """Yield a section per set of :func:`cab.results.leaderboard.compared` boards."""
-    for group, results in compared(boards, normalization=normalization):
+    for group, results in compared(boards):
         section = _section(group, results)
         section.blocks += [block for board in group if results is None for block in _comparisons(board)]
         yield section
@@ -94,7 +95,7 @@ def _pattern_blocks(boards: Sequence[Board], pattern: str, results: pd.DataFrame
     yield Block(name, tables=[pattern_table(boards, pattern, results)])
     for board in boards:
         tasks = board.tasks(pattern)
-        if len(tasks) > 1 and results is None:
+        if board.scores is not None and len(tasks) > 1 and results is None:
             pairs = task_correlation(board.scores.table)
             title = f"{name}: correlation of the index between tasks"
             ids = element_id(board.key, pattern, "tasks"), f"figure4-{board.key}-{pattern}"
@@ -116,6 +117,8 @@ def _curves(board: Board, pattern: str, results: pd.DataFrame) -> Iterator[Block
 
 
 def _comparisons(board: Board) -> Iterator[Block]:
+    if board.scores is None:
+        return
     scores = board.scores.table
     benefit = benefit_of_attention(scores)
     benefit = benefit[(benefit["pattern"] == "NS") & benefit["without"].notna()]
@@ -165,22 +168,28 @@ class TaskSection:
         return write_csv(rows.drop(columns=list(self.hidden)), out / f"{self.name}.csv")
 
 
-def task_sections(results: pd.DataFrame) -> list[tuple[TaskSection, pd.DataFrame]]:
-    """Return the sections with rows of the tasks in ``results`` and these rows, in alphabetical order of the tasks."""
+def task_sections(frame: pd.DataFrame) -> list[tuple[TaskSection, pd.DataFrame]]:
+    """Return the sections with rows of the tasks in a frame and these rows, in alphabetical order of the tasks."""
     filled = []
-    for name in sorted(results["task"].unique()):
+    for name in sorted(frame["task"].unique()):
         if name in TASKS and TASKS.get(name).report:
             module, _, attribute = TASKS.get(name).report.partition(":")
             section: TaskSection = getattr(importlib.import_module(module), attribute)
-            rows = section.table(finished_runs(results, name))
+            rows = section.table(finished_runs(frame, name))
             filled += [] if rows.empty else [(section, rows)]
     return filled
 
 
-def finished_runs(results: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Return the rows of the finished runs of a task, with sanitized names of attentions and variants."""
-    runs = results[(results["task"] == task) & (results["status"] == Status.FINISHED)]
-    return runs.assign(**{name: runs[name].map(sanitize_text) for name in ("attention", "config_variant")})
+def finished_runs(frame: pd.DataFrame, task: str) -> pd.DataFrame:
+    """Return the rows of the finished runs of a task, with sanitized names of attentions and variants.
+
+    The names have no settings: a section has runs with several, and columns for them.
+    """
+    runs = frame[(frame["task"] == task) & (frame["status"] == Status.FINISHED)]
+    attentions = {name: sanitize_text(without_settings(name)) for name in runs["attention"].unique()}
+    variants = {name: sanitize_text(name) for name in runs["config_variant"].unique()}
+    names = {"attention": runs["attention"].map(attentions), "config_variant": runs["config_variant"].map(variants)}
+    return runs.assign(**names)
 
 
 def write_figures(sections: Iterable[Section], out: Path) -> Iterator[Path]:

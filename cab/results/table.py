@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from cab.files.disk import replacing, sanitize_csv_cell, sanitize_table, sanitize_text
 from cab.files.text_table import ABSENT, text_table
-from cab.records.results import VERDICTS
-from cab.records.verified import UNVERIFIED_MARK, mark_unverified
+from cab.records.verified import UNVERIFIED_MARK, VERDICTS, mark_unverified
+from cab.registry.names import is_stack
 from cab.registry.registries import ATTENTIONS
 from cab.results import formats
 from cab.results.formats import LEGEND, Cell, Fields, latex, markdown
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from markupsafe import Markup
 
-OWN, BASELINE = "own", "baseline"
-"""Kinds of rows: the user's, and those of no attention."""
+BASELINE = "baseline"
+"""Kind of the rows of no attention."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Column:
         """The hint, the group and the better direction."""
         return "; ".join(filter(None, (self.hint, self.group, self.better and f"{self.better} is better")))
 
-    @property
+    @functools.cached_property
     def is_text(self) -> bool:
         """Whether the column has texts."""
         return all(cell.value is None for cell in self.cells) and any(cell.text != ABSENT for cell in self.cells)
@@ -65,7 +65,7 @@ class Row:
 
     Attributes:
         verified: verdict on the code: ``yes``, ``no`` or ``unknown``.
-        kind: :data:`OWN`, :data:`BASELINE` or empty.
+        kind: ``own`` for the user's, :data:`BASELINE` or empty.
     """
 
     label: str
@@ -82,7 +82,7 @@ class Row:
     def attention(self) -> str:
         """The registered attention of the label, or an empty string."""
         name = self.label.partition("(")[0]
-        return name if name in ATTENTIONS.names() else ""
+        return name if not is_stack(name) and name in ATTENTIONS else ""
 
 
 @dataclass
@@ -146,7 +146,7 @@ class Table:
         columns.append(Column("seeds", formats.numbers((rows["seeds"].agg(seeds) for rows in groups.values()), 0)))
         return cls(rows, columns, **options)
 
-    @property
+    @functools.cached_property
     def headers(self) -> list[str]:
         """The header of the labels and of each column, with its group if others have the same label."""
         labels = [column.label for column in self.columns]
@@ -156,7 +156,7 @@ class Table:
             *(f"{c.group}: {c.label}" if c.group and c.label in shared else c.label for c in self.columns),
         ]
 
-    @property
+    @functools.cached_property
     def lines(self) -> list[tuple[Row, list[Cell]]]:
         """Each row with its cells."""
         return [(row, [column.cells[number] for column in self.columns]) for number, row in enumerate(self.rows)]

@@ -3,187 +3,137 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
 from cab.files.disk import listed
+from cab.records.files import PAPER_DIR
 from cab.records.record import Status
-from cab.records.results import PAPER_DIR, PUBLISHED as PUBLISHED_PRESET, verdicts
 from cab.registry.names import SYNTHETIC
-from cab.results.changed_settings import changed_settings
-from cab.results.composites import means_over_parts
+from cab.results.changed_settings import with_changed
 from cab.results.formats import Cell, Fields, plain
-from cab.results.index import AVERAGE, score
-from cab.results.normalization import PUBLISHED_TERM
-from cab.results.published_cells import TableCell, table3
-from cab.results.selection import (
-    REAL,
-    REHEARSAL,
-    of_one_data,
-    of_one_kind,
-    refuse_versions,
-    rows_in_index,
-    without_copies,
+from cab.results.guards import comparable
+from cab.results.index import AVERAGE, Key, score
+from cab.results.load import INDEX, OWN as OWN_SOURCE, PUBLISHED as PUBLISHED_SOURCE, REAL, REHEARSAL, load
+from cab.results.published import (
+    TERM,
+    VALUE,
+    TableCell,
+    on_published_sets,
+    parts_of_sets,
+    rows as printed,
+    tasks3,
+    terms3,
 )
+from cab.results.summarize import summarize, verdicts
 from cab.results.table import Column, Row, Table
 
-VALUE = [*PUBLISHED_TERM, "attention"]
-"""Key of a value: pattern, task, backbone, data set, metric and attention."""
 OWN, DEVIATION, PUBLISHED, DIFFERENCE = "own", "sd", "published", "difference"
 """Kinds of rows of an attention."""
-INDEX = "index"
-"""Metric of the rows with a compositional index; task ``all`` is the average over tasks."""
 COLUMNS = [
-    *VALUE, "higher_is_better", "data", "own", "sd", "seeds", "published", "difference", "verified", "missing",
-    "settings",
+    "pattern", "task", "dataset", "backbone", "metric", "attention", "higher_is_better", "data", "own", "sd", "seeds", "published", "normalization", "difference", "verified",
+    "missing", "settings",
 ]  # fmt: skip
 PARTS = {"NS": "a", "CS": "b", "NC": "c", "CC": "d"}
 """Part of Table 3 of each pattern."""
 
 
-def side_by_side(results: pd.DataFrame) -> pd.DataFrame:
+def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
     """Return every value of Table 3, and of other own attentions in its cells: the own and the published one.
 
     Args:
-        results: table of :func:`cab.load_results`, of a single preset; it may be empty. Without results on real
-            data, those on generated data replace each data set of their task, and make a rehearsal.
+        frame: table of :func:`cab.load_results`, whose own results have a single preset; it may be empty. Without
+            results on real data, those on generated data replace each data set of their task, and make a rehearsal.
 
     Returns:
-        Columns :data:`COLUMNS` in the order of the table; other own attentions follow. ``own``, ``sd`` and ``seeds``
-        are mean, standard deviation (NaN for one seed) and number of the seeds that have all parts of a value.
-        ``difference`` is own - published in standard deviations of the metric over the paper's attentions (Tables
-        7-10), with the sign changed if lower is better: positive is better. That of an index is own - published. It is
-        NaN in a rehearsal. ``verified`` is the worst verdict on the code of the own runs. ``missing`` names parts
-        without a score, ``settings`` what differs from the published setting. The index follows the official constants;
-        in a rehearsal, the means and deviations of its own results.
+        Columns :data:`COLUMNS` in the order of the table; other own attentions follow. ``own`` and ``sd`` are mean and
+        standard deviation (NaN for one seed) over the ``seeds`` that have all parts of a value. ``published`` is what
+        the paper prints. ``difference`` is own - published in standard deviations of the metric over the paper's
+        attentions (Tables 7-10), with the sign changed if lower is better: positive is better. That of an index is own
+        - published. It is NaN in a rehearsal. ``normalization`` is that of an own index. ``verified`` is the worst
+        verdict on the code of the own runs. ``missing`` names parts and seeds without a score, or why there is no
+        index; ``settings`` is what differs from the published setting.
 
     Raises:
-        UserError: different results for one cell and seed, or versions of a task.
+        UserError: different results for one cell and seed, several presets, or versions of a task.
     """
-    refuse_versions(results)
-    results = without_copies(of_one_data(of_one_kind(rows_in_index(results))))
-    own = on_published_sets(results)
-    is_rehearsal = bool((results["dataset"] == SYNTHETIC).any())
-    published = _published()
-    frame = _own_values(own).merge(published.drop(columns="higher_is_better"), on=VALUE, how="outer")
-    directions = published.drop_duplicates("metric").set_index("metric")["higher_is_better"]
-    frame["higher_is_better"] = frame["metric"].map(directions)
-    scales = pd.read_csv(PAPER_DIR / "normalization.csv").rename(columns={"std_table": "scale"})
-    frame = frame.merge(scales[[*PUBLISHED_TERM, "scale"]], on=PUBLISHED_TERM, how="left")
-    sign = frame["higher_is_better"].map({True: 1.0, False: -1.0})
-    frame["difference"] = sign * (frame["own"] - frame["published"]) / frame["scale"]
-    frame = pd.concat([frame, _indices(results, own, is_rehearsal=is_rehearsal)], ignore_index=True)
-    settings, found = _settings(results), _found(results)
-    cells = [TableCell(*key) for key in frame[[*TableCell._fields]].itertuples(index=False, name=None)]
-    checked = verdicts(results[results["preset"] != PUBLISHED_PRESET])
-    pairs = frame[["pattern", "attention"]].itertuples(index=False, name=None)
-    frame["verified"] = [checked.get(pair, "") for pair in pairs]
-    frame["settings"] = [settings.get(cell, "") for cell in cells]
-    frame["missing"] = [_missing(cell, found) if cell.task != AVERAGE and cell.dataset else "" for cell in cells]
-    frame = frame.assign(data=REHEARSAL if is_rehearsal else REAL, seeds=frame["seeds"].fillna(0).astype(int))
+    results = frame[(frame["source"] == OWN_SOURCE) & (frame["score"] == INDEX)]
+    results = comparable(results) if len(results) else results
+    is_rehearsal = bool((results["data"] != REAL).any())
+    own = summarize(on_published_sets(results[results["primary"].astype(bool)]), VALUE)
+    own = own.rename(columns={"mean": "own"})[[*VALUE, "own", "sd", "seeds", "missing"]]
+    paper = load(PAPER_DIR).frame
+    paper = paper[paper["source"] == PUBLISHED_SOURCE].rename(columns={"value": "published"})
+    metrics = own.merge(paper.loc[paper["kind"] != INDEX, [*VALUE, "published"]], on=VALUE, how="outer")
+    better = paper.drop_duplicates("metric").set_index("metric")["higher_is_better"]
+    metrics["difference"] = _in_deviations(metrics, better)
+    table = pd.concat([metrics, _indices(results, paper[paper["kind"] == INDEX])], ignore_index=True)
+    table["higher_is_better"] = table["metric"].map(better)
+    cells = [TableCell(*key) for key in table[[*TableCell._fields]].itertuples(index=False, name=None)]
+    settings, found, checked = _settings(results), _statuses(results), verdicts(results)
+    texts = zip(cells, table["missing"].fillna(""), strict=True)
+    table["missing"] = ["; ".join(filter(None, (cell.dataset and _missing(cell, found), text))) for cell, text in texts]
+    table["settings"] = [settings.get(cell, "") for cell in cells]
+    table["verified"] = [checked.get((cell.pattern, cell.attention), "") for cell in cells]
+    table = table.assign(data=REHEARSAL if is_rehearsal else REAL, seeds=table["seeds"].fillna(0).astype(int))
     if is_rehearsal:
-        frame["difference"] = math.nan  # of scores on other data
-    return _sorted(frame)[COLUMNS]
+        table["difference"] = math.nan  # of scores on other data
+    return _sorted(table)[COLUMNS]
 
 
-def on_published_sets(results: pd.DataFrame) -> pd.DataFrame:
-    """Return primary results as those of the published data sets: the mean over their parts, for each seed with all.
-
-    Generated data replace each part.
-    """
-    table = results[results["primary"].astype(bool)].astype({"value": float})
-    return means_over_parts(table, _parts())
-
-
-def _parts() -> pd.DataFrame:
-    """Return the parts of each published data set, and generated or published values as such, with their number."""
-    rows: dict[tuple[str, str, str, str, str], None] = {}
-    for cell in table3():
-        for dataset, variant in cell.parts:
-            rows |= dict.fromkeys(
-                (cell.task, cell.dataset, *part)
-                for part in ((dataset, variant, "part"), (SYNTHETIC, variant, SYNTHETIC), (cell.dataset, "", "whole"))
-            )
-    frame = pd.DataFrame(list(rows), columns=["task", "composite", "dataset", "config_variant", "kind"])
-    frame["num_parts"] = frame.groupby(["task", "composite", "kind"])["dataset"].transform("size")
-    return frame.drop_duplicates(["task", "composite", "dataset", "config_variant"])
+def _in_deviations(metrics: pd.DataFrame, better: pd.Series) -> pd.Series:
+    """Return own - published in standard deviations over the paper's attentions; positive is better."""
+    scales = pd.DataFrame(printed("normalization.csv")).astype({"std_table": float})
+    scale = metrics.merge(scales[[*TERM, "std_table"]], on=TERM, how="left")["std_table"]
+    sign = metrics["metric"].map(better).map({True: 1.0, False: -1.0})
+    return sign * (metrics["own"] - metrics["published"]) / scale
 
 
-def _own_values(own: pd.DataFrame) -> pd.DataFrame:
-    """Return mean, standard deviation and number of seeds of each value."""
-    values = own.groupby(VALUE, sort=False)["value"]
-    return values.agg(own="mean", sd="std", seeds="count").reset_index()
-
-
-def _published() -> pd.DataFrame:
-    table = pd.read_csv(PAPER_DIR / "results.csv").rename(columns={"value": "published"})
-    return table.astype({"higher_is_better": bool})[[*VALUE, "higher_is_better", "published"]]
-
-
-def _indices(results: pd.DataFrame, own: pd.DataFrame, *, is_rehearsal: bool) -> pd.DataFrame:
+def _indices(results: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     """Return the own and the published index of each pattern, task and attention, as rows of metric :data:`INDEX`."""
     key = ["pattern", "task", "attention"]
-    table = pd.read_csv(PAPER_DIR / "compositional_index.csv").rename(columns={"index": "published"})
-    found = pd.DataFrame(columns=[*key, "own", "sd", "seeds"])
-    if len(own):
-        rehearsed = results[results["task"].isin(own["task"].unique())]
-        scores = score(rehearsed, normalization="results") if is_rehearsal else score(own, normalization="official")
-        found = scores.table[[*key, "index", "seeds"]].rename(columns={"index": "own"})
-        found["sd"] = [scores.estimates[one].variance ** 0.5 for one in found[key].itertuples(index=False, name=None)]
-        whole = _whole(own)
-        found.loc[[one not in whole for one in found[key].itertuples(index=False, name=None)], ["own", "sd"]] = math.nan
-    frame = found.merge(table, on=key, how="outer").dropna(subset=["own", "published"], how="all")
-    frame["difference"] = frame["own"].astype(float) - frame["published"]
-    return frame.assign(backbone="", dataset="", metric=INDEX, higher_is_better=True)
-
-
-def _whole(own: pd.DataFrame) -> set[tuple[str, str, str]]:
-    """Return pattern, task (``all``: each task) and attention of results with every value that an index averages."""
-    needed, found = Counter[tuple[str, str]](), Counter[tuple[str, str, str]]()
-    for pattern, task, *_ in set(_published()[PUBLISHED_TERM].itertuples(index=False, name=None)):
-        needed[pattern, task] += 1
-    for pattern, task, *_, attention in set(own.dropna(subset=["value"])[VALUE].itertuples(index=False, name=None)):
-        found[pattern, task, attention] += 1
-    whole = {key for key, count in found.items() if count >= needed[key[:2]]}
-    averages = {
-        (pattern, AVERAGE, attention)
-        for pattern, _, attention in whole
-        if all((pattern, task, attention) in whole for of, task in needed if of == pattern)
-    }
-    return whole | averages
+    own = pd.DataFrame(columns=[*key, "own", "sd", "seeds", "normalization", "missing"])
+    if len(results):
+        scores = score(results)
+        own = scores.table.rename(columns={"index": "own"})
+        variances = [scores.estimates[Key(*one)].variance for one in own[key].to_numpy()]
+        own = own.assign(sd=pd.Series(variances, dtype=float) ** 0.5).drop(
+            columns=["low", "high", "verified", "source"]
+        )
+        of_table = [(pattern, task) in tasks3() or task == AVERAGE for pattern, task in own[key[:2]].to_numpy()]
+        own = own[of_table]
+    table = own.merge(paper[[*key, "published"]], on=key, how="outer")
+    table = table[table[["own", "published"]].notna().any(axis=1) | (table["missing"].fillna("") != "")]
+    difference = table["own"].astype(float) - table["published"].astype(float)
+    return table.assign(backbone="", dataset="", metric=INDEX, difference=difference)
 
 
 def _settings(results: pd.DataFrame) -> dict[TableCell, str]:
     """Return what differs from the published setting in the runs of each cell."""
-    runs = (
-        results[results["record"].notna()]
-        .drop_duplicates("file")
-        .merge(_parts(), on=["task", "dataset", "config_variant"])
-    )
+    runs = with_changed(results.drop_duplicates("file"))
+    pairs: Any = zip(runs["preset"], runs["changed"], strict=True)
+    settings: list[Any] = [of if preset == "paper" else (f"preset={preset}",) for preset, of in pairs]
+    runs = runs.assign(changed=settings)
+    runs = runs.merge(parts_of_sets(), on=["task", "dataset", "config_variant"])
     texts: dict[TableCell, dict[str, None]] = {}
-    for run in runs.to_dict("records"):
-        cell = TableCell(run["pattern"], run["task"], run["backbone"], run["composite"], run["attention"])
-        changed = changed_settings(run["record"]) if run["preset"] == "paper" else [f"preset={run['preset']}"]
-        texts.setdefault(cell, {}).update(dict.fromkeys(changed))
-    return {cell: " ".join(names) for cell, names in texts.items()}
+    names = ["pattern", "task", "backbone", "published_set", "attention", "changed"]
+    rows: Any = runs[names].itertuples(index=False, name=None)
+    for *key, changed in rows:
+        texts.setdefault(TableCell(*key), {}).update(dict.fromkeys(changed))
+    return {cell: " ".join(of_cell) for cell, of_cell in texts.items()}
 
 
-def _found(results: pd.DataFrame) -> dict[tuple[Any, ...], str]:
+def _statuses(results: pd.DataFrame) -> dict[tuple[Any, ...], str]:
     """Return the status of each run by pattern, task, backbone, data set, variant and attention: the worst."""
     names = ["pattern", "task", "backbone", "dataset", "config_variant", "attention"]
-    runs = results.drop_duplicates([*names, "seed"])
-    found: dict[tuple[Any, ...], str] = {}
-    for *key, status in runs[[*names, "status"]].itertuples(index=False, name=None):
-        if tuple(key) not in found or status != Status.FINISHED:
-            found[tuple(key)] = str(status)
-    return found
+    worst = results.sort_values("status", key=lambda texts: texts != Status.FINISHED, kind="stable")
+    return {tuple(key): str(status) for *key, status in worst[[*names, "status"]].itertuples(index=False, name=None)}
 
 
 def _missing(cell: TableCell, found: Mapping[tuple[Any, ...], str]) -> str:
-    """Return the parts of a cell without a score, such as ``etth2 S, ettm1 M (diverged)``."""
+    """Return the parts of a cell without a result, such as ``etth2 S, ettm1 M``."""
     texts = []
     for dataset, variant in cell.parts:
         names = (dataset, variant), (SYNTHETIC, variant), (cell.dataset, "")
@@ -194,21 +144,18 @@ def _missing(cell: TableCell, found: Mapping[tuple[Any, ...], str]) -> str:
     return ", ".join(texts)
 
 
-def _sorted(frame: pd.DataFrame) -> pd.DataFrame:
+def _sorted(table: pd.DataFrame) -> pd.DataFrame:
     """Sort by pattern, metric and attention as in the table, other attentions after those of the table."""
-    published = _published()
-    ranks = {name: {value: i for i, value in enumerate(published[name].unique())} for name in ("pattern", "attention")}
-    terms = published[PUBLISHED_TERM].drop_duplicates().itertuples(index=False, name=None)
-    of_term = {term: rank for rank, term in enumerate(terms)}
-    last = len(of_term)
-
-    def rank(row: Fields) -> tuple[Any, ...]:
-        term = tuple(row[name] for name in PUBLISHED_TERM)
-        attention = ranks["attention"].get(row["attention"], len(ranks["attention"]))
-        return ranks["pattern"][row["pattern"]], of_term.get(term, last), row["task"], attention, row["attention"]
-
-    order = sorted(range(len(frame)), key=lambda i: rank(rows[i])) if (rows := frame.to_dict("records")) else []
-    return frame.iloc[order].reset_index(drop=True)
+    attentions = list(dict.fromkeys(row["attention"] for row in printed("results.csv")))
+    of_term = {term: rank for rank, term in enumerate(terms3())}
+    patterns, last = list(dict.fromkeys(term[0] for term in terms3())), len(of_term)
+    ranks = table.assign(
+        _pattern=table["pattern"].map(patterns.index),
+        _term=[of_term.get(term, last) for term in table[TERM].itertuples(index=False, name=None)],
+        _rank=[attentions.index(name) if name in attentions else len(attentions) for name in table["attention"]],
+    )
+    by = ["_pattern", "_term", "task", "_rank", "attention"]
+    return ranks.sort_values(by, kind="stable", ignore_index=True)
 
 
 def tables(frame: pd.DataFrame, *, narrow: bool = False) -> Iterator[Table]:
@@ -247,7 +194,7 @@ def tables(frame: pd.DataFrame, *, narrow: bool = False) -> Iterator[Table]:
         yield Table(labels, columns, caption=caption, remarks=list(_notes(rows)))
 
 
-def _group(task: str, dataset: str, backbone: str) -> str:
+def _group(task: str, backbone: str, dataset: str) -> str:
     """Return what distinguishes columns of one metric: the data set of LSTF, and the network of TTS."""
     return {"lstf": dataset, "tts": backbone}.get(task, task)
 

@@ -13,7 +13,7 @@ from cab.patterns import LONG_NAMES
 from cab.registry.names import SYNTHETIC
 from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import presets, read_table
-from cab.results.published_cells import TableCell, table3
+from cab.results.published import TableCell, table3
 
 GROUPS = ("pattern", "task", "backbone", "dataset", "attention")
 """Groups that select cells of the table."""

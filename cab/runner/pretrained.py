@@ -13,8 +13,7 @@ from cab.errors import UserError
 from cab.files.disk import user_path
 from cab.records.files import weights_path
 from cab.records.identity import changed_modules
-from cab.records.record import Record, Status
-from cab.records.results import whole_records
+from cab.records.record import Record, Status, records_in
 from cab.registry.program import modules_of
 from cab.registry.registries import ATTENTIONS
 from cab.runner.folder import load_weights
@@ -51,7 +50,7 @@ class Pretrained:
         if path.is_file():
             runs = [cls(path, Record.read(path))]
         else:
-            runs = [cls(file, record) for file, record in whole_records(path, skipped=[])]
+            runs = [cls(file, record) for file, record in records_in(path, skipped=[])]
             names["seed"] = cell["seed"]
         described = " ".join(f"{name}={value}" for name, value in names.items())
         runs = [run for run in runs if run._is_finished(names)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.results.formats import numbers, texts
 from cab.results.sections import Block, TaskSection
+from cab.results.summarize import summarize
 from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:
@@ -60,9 +61,9 @@ def _chosen_scores(runs: pd.DataFrame, choice: str) -> dict[str, Any]:
         values = values.assign(judged=of_dataset.loc[of_dataset["metric"] == judge, "value"]).dropna(subset="judged")
         if not values.empty:
             by_seed = values.groupby("seed")
-            best = values.loc[by_seed["judged"].idxmax()]
-            scores[column] = 100.0 * best["value"].mean()
-            seeds.append(len(best))
+            best = summarize(values.loc[by_seed["judged"].idxmax()], ["dataset"])
+            scores[column] = 100.0 * best["mean"].item()
+            seeds.append(best["seeds"].item())
             settings.append(int(by_seed.size().max()))
     if not scores:
         return {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cab.files.disk import sanitize_text
 from cab.results.formats import mean, numbers, texts
 from cab.results.sections import Block, TaskSection
+from cab.results.summarize import summarize
 from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:
@@ -27,18 +28,13 @@ def arena_table(runs: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    runs = runs[runs["metric"] == METRIC]
-    scored = (
-        runs.rename(columns={"attention": "name"})
-        .groupby([*_PLACE, "name"], dropna=False)["value"]
-        .agg(["mean", "std", "count"])
-        .reset_index()
-    )
-    scored = scored.rename(columns={"mean": METRIC, "std": "deviation", "count": "seeds"}).assign(kind=TRAINED)
+    runs = runs[runs["metric"] == METRIC].sort_values([*_PLACE, "attention"], kind="stable")
+    scored = summarize(runs, [*_PLACE, "attention"]).assign(kind=TRAINED)
+    scored = scored.rename(columns={"attention": "name", "mean": METRIC, "sd": "deviation"})
     trivial = [
         {**dict(zip(_PLACE, place, strict=True)), "kind": TRIVIAL, "name": sanitize_text(name), METRIC: scores[METRIC]}
-        for place, rows in runs.groupby(_PLACE, dropna=False)
-        for name, scores in next((record.baselines for record in rows["record"] if record is not None), {}).items()
+        for place, rows in runs[runs["hash"] != ""].groupby(_PLACE, dropna=False)
+        for name, scores in rows["baselines"].iloc[0].items()
     ]
     rows = [*scored.to_dict("records"), *trivial]
     table = pd.DataFrame(rows, columns=_COLUMNS).astype({METRIC: float, "deviation": float, "seeds": "Int64"})

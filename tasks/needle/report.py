@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from cab.results import figures
 from cab.results.formats import numbers
 from cab.results.sections import Block, Picture, TaskSection
+from cab.results.summarize import summarize
 from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ def needle_table(runs: pd.DataFrame) -> pd.DataFrame:
     """
     runs = runs.join(runs["metric"].str.extract(METRIC)).dropna(subset=["length"])
     runs = runs.astype({"length": int, "depth": int, "value": float})
-    table = runs.groupby(_CELL).agg(accuracy=("value", "mean"), deviation=("value", "std"), seeds=("seed", "nunique"))
-    return table.reset_index()
+    runs = runs.sort_values(_CELL, kind="stable")
+    table = summarize(runs, _CELL).assign(seeds=runs.groupby(_CELL)["seed"].nunique().to_list())
+    return table.rename(columns={"mean": "accuracy", "sd": "deviation"})[[*_CELL, "accuracy", "deviation", "seeds"]]
 
 
 def grids(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from matplotlib.figure import Figure
@@ -13,12 +13,11 @@ from cab.patterns import pattern_rank
 from cab.results import figures
 from cab.results.formats import Cell, mean, numbers
 from cab.results.sections import Block, Picture, TaskSection
+from cab.results.summarize import summarize
 from cab.results.table import Column, Row, Table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from cab.records.record import Record
 
 METRIC, STATE_METRIC = "accuracy", "horizon"
 PROBE_PARAMS = {"pairs": "task", "distance": "task", "noise": "task", "embed_dim": "backbone"}
@@ -45,33 +44,29 @@ def probe_table(runs: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    runs = runs[(runs["metric"] == METRIC) & runs["record"].notna()]
-    facts = [_settings(record) for record in runs["record"]]
-    settings = pd.DataFrame(facts, index=runs.index, columns=["other", *PROBE_PARAMS, STATE_METRIC, "commonest"])
-    rows = pd.concat([runs[[*_PLACE, "attention", "seed", "value"]], settings], axis=1)
+    horizons = dict(runs.loc[runs["metric"] == STATE_METRIC, ["file", "value"]].itertuples(index=False, name=None))
+    runs = runs[(runs["metric"] == METRIC) & (runs["hash"] != "")]
+    facts = [_settings(*run) for run in runs[["config", "baselines"]].itertuples(index=False, name=None)]
+    settings = pd.DataFrame(facts, index=runs.index, columns=["other", *PROBE_PARAMS, "commonest"])
+    rows = runs.join(settings).assign(**{STATE_METRIC: runs["file"].map(horizons)})
     rows = rows.drop_duplicates([*_CELL, "seed"])
-    table = rows.groupby(_CELL, dropna=False).agg(
-        accuracy=("value", "mean"),
-        deviation=("value", "std"),
-        horizon=(STATE_METRIC, "mean"),
-        horizon_deviation=(STATE_METRIC, "std"),
-        seeds=("seed", "nunique"),
-        commonest=("commonest", "mean"),
-    )
-    return table.reset_index().sort_values(_CELL, key=lambda c: c.map(pattern_rank) if c.name == "pattern" else c)
+    table, horizon, commonest = (summarize(rows, _CELL, value=name) for name in ("value", STATE_METRIC, "commonest"))
+    table = table.rename(columns={"mean": METRIC, "sd": "deviation"})[[*_CELL, METRIC, "deviation", "seeds"]]
+    table.insert(len(_CELL) + 2, STATE_METRIC, horizon["mean"])
+    table.insert(len(_CELL) + 3, "horizon_deviation", horizon["sd"])
+    table["commonest"] = commonest["mean"]
+    return table.sort_values(_CELL, key=lambda c: c.map(pattern_rank) if c.name == "pattern" else c)
 
 
-def _settings(record: Record) -> dict[str, Any]:
+def _settings(config: Mapping[str, Any], baselines: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
     """Return the settings of a run: those that the runs of one curve share as JSON, and those of an axis."""
-    groups = {group: record.config.get(group, {}) for group in ("task", "backbone", "trainer")}
+    groups = {group: config.get(group, {}) for group in ("task", "backbone", "trainer")}
     knobs = {knob: float(groups[group].get(knob, math.nan)) for knob, group in PROBE_PARAMS.items()}
     kept = {group: {k: v for k, v in options.items() if k not in PROBE_PARAMS} for group, options in groups.items()}
-    horizon = next((metric.value for metric in record.metrics if metric.name == STATE_METRIC), None)
-    commonest = record.baselines.get("commonest", {}).get(METRIC)
+    commonest = baselines.get("commonest", {}).get(METRIC)
     return {
         "other": json.dumps(kept, sort_keys=True),
         **knobs,
-        STATE_METRIC: math.nan if horizon is None else horizon,
         "commonest": math.nan if commonest is None else commonest,
     }
 

@@ -7,7 +7,7 @@ import pytest
 from cab import Pattern
 from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import read_table
-from cab.results.parameters import count_parameters
+from cab.results.paper_values import count_parameters
 from cab.results.published import rows
 
 CELLS = {
@@ -24,7 +24,7 @@ NETWORKS = list({cell[:2]: cell for cell in reversed(CELLS)}.values())
     [pytest.param(cell, marks=[] if cell in NETWORKS else pytest.mark.slow, id=" ".join(cell)) for cell in CELLS],
 )
 def test_counts(cell: tuple[str, str, str]) -> None:
-    assert count_parameters([cell]) == {cell: CELLS[cell]}
+    assert count_parameters(*cell) == CELLS[cell]
 
 
 EXACT = [
@@ -43,7 +43,7 @@ def test_counts_of_transnormer_with_lrpe_and_the_widths_that_they_need(
 ) -> None:
     """Its Tables 4 and 5; Table 13 prints the widths 2,048 for width 512 and 1,365 for 768, which is 162.3 M."""
     cell = (pattern, network, attention)
-    assert count_parameters([cell]) == {cell: count}
+    assert count_parameters(*cell) == count
     assert f"{count / 1e6:.2f}" == f"{printed:.2f}"
     published = {(r["pattern"], r["backbone"], r["attention"]): r for r in rows("parameters_transnormer.csv")}
     assert float(published[cell]["params_millions"]) == printed

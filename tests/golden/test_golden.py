@@ -20,7 +20,7 @@ import torch
 from cab import build_attention
 from cab.config.compose import compose
 from cab.records.files import COMMITTED_DIRS
-from cab.records.results import whole_records
+from cab.records.record import records_in
 from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell, current_config
 from cab.runner.engine import make_backbone
@@ -76,7 +76,7 @@ def output(command: str) -> str:
 def test_every_committed_record_is_found(folder: Path) -> None:
     """The configuration of every committed record, with the options of today, still has the hash of the record."""
     cells: dict[str, Cell] = {}
-    for _, record in whole_records(folder, skipped=[]):
+    for _, record in records_in(folder, []):
         same = json.dumps({**record.config, "seed": 0, "results_dir": ""}, sort_keys=True)
         if same not in cells:  # the hash of its other seeds is checked where they are read
             cells[same] = Cell.from_config(current_config(record))

@@ -9,8 +9,8 @@ from typing import Any
 
 from cab.metric import Metric
 from cab.records.identity import Program, hash_of, settings
+from cab.records.names import installed_code
 from cab.records.record import Cost, Record, RunMetadata
-from cab.records.results import installed_code
 from cab.results.cells import read_anchors, settings_of_run, suite_cells
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "program", "verified", "started")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from cab.metric import Metric
 from cab.records.record import Record
 from cab.results.cells import Anchors, Key, SuiteCell, data_hash, read_anchors, suite_cells
-from cab.results.check import invalid_cells
 from tests.helpers.made_records import COST, make_record
 
 CELLS = {cell.task: cell for cell in suite_cells() if cell.core and cell.pattern == "CS"}
@@ -66,10 +64,12 @@ def made_anchors() -> dict[Key, Anchors]:
 
 
 @pytest.fixture
-def made_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def made_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of reference results: three attentions in all cells, two in one."""
     monkeypatch.setattr("cab.results.cells.read_anchors", made_anchors)
     folder = tmp_path / "reference"
+    for module in ("load", "verdict"):
+        monkeypatch.setattr(f"cab.results.{module}.REFERENCE_DIRS", (folder,))
     shares = {"abc": (99.9, 98.0, 99.0), "linear": (50.0, 60.0, 95.0), "local": (0.0, 20.0, 3.0)}
     records = [
         run for name, own in shares.items() for task, k in zip(CELLS, own, strict=True) for run in seeds(task, name, k)
@@ -77,6 +77,4 @@ def made_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     records += [*seeds("lstf", "gla", 30), *seeds("lstf", "ssd", 99.9)]
     for record in records:
         record.write(folder)
-    invalid_cells.cache_clear()
-    yield folder
-    invalid_cells.cache_clear()
+    return folder

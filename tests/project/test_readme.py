@@ -14,9 +14,9 @@ import torch
 from cab.cli.main import COMMANDS as CAB_COMMANDS, EXAMPLES
 from cab.errors import EXAMPLE_COMMAND
 from cab.registry.registries import TASKS
-from cab.results.board import recall_points, state_size
 from cab.results.figures import INK
-from cab.results.published_cells import published_cells
+from cab.results.published import published_cells
+from cab.results.suite_board import recall_points, state_size
 from tests.helpers.command import cab
 from tests.helpers.documents import EXAMPLE, ROOT, commands_of, make_targets, run, run_shown, runnable
 from tests.helpers.untimed import UNTIMED_OPTION

@@ -17,9 +17,9 @@ import pandas as pd
 
 from cab import load_results
 from cab.records.files import REFERENCE_DIRS
-from cab.results.board import board_table, core_cells, recall_points, state_size, suite_of
 from cab.results.figures import INK, MUTED, POSITIVE, frontier_figure
-from cab.results.sentence import main_sentence
+from cab.results.suite_board import board_table, core_cells, main_sentence, recall_points, state_size, suite_of
+from cab.results.summarize import summarize
 
 ROOT = Path(__file__).parents[2]
 README, GALLERY = ROOT / "README.md", ROOT / "docs" / "results" / "gallery.md"
@@ -56,15 +56,16 @@ def gallery_text(board: pd.DataFrame) -> str:
 
 def reproduced_text() -> str:
     """Return a table of the published errors of Informer and of those in :data:`REPRODUCED`."""
-    runs = load_results(REPRODUCED)
-    runs["attention"] = [record.cell["attention"].partition("(")[0] for record in runs.record]
+    results = load_results(REPRODUCED)
+    results["attention"] = results["label"].str.partition("(")[0]
+    means = summarize(results, ["config_variant", "attention", "metric"]).set_index(["config_variant", "attention"])
     lines = ["| Features, attention | Seeds | MSE | Published | MAE | Published |", "|" + " --- |" * 6]
     for each in pd.read_csv(PUBLISHED).itertuples():
-        own = runs[(runs.config_variant == each.features) & (runs.attention == each.attention)]
-        texts = [f"{each.features}, `{each.attention}`", str(own.seed.nunique() or "–")]
+        place = (each.features, each.attention)
+        own = means.loc[[place]].set_index("metric") if place in means.index else means[:0]
+        texts = [f"{each.features}, `{each.attention}`", str(own["seeds"].max()) if len(own) else "–"]
         for metric in ("mse", "mae"):
-            values = own[own.metric == metric].value
-            texts.append(f"{values.mean():.3f} ± {values.std():.3f}" if len(values) else "–")
+            texts.append("{mean:.3f} ± {sd:.3f}".format(**own.loc[metric]) if metric in own.index else "–")
             texts.append(f"{getattr(each, metric):.3f}")
         lines.append(f"| {' | '.join(texts)} |")
     return "\n".join(lines)

@@ -12,7 +12,7 @@ import torch
 from cab.registry.build import measure_decode_state
 from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import CONFIGS
-from cab.results.state import STATES_FILE, suite_state
+from cab.results.costs import STATES_FILE, suite_state
 
 FILE = CONFIGS / "decode_states.csv"
 OWN = [entry for entry in ATTENTIONS if entry.location.module.startswith("attentions.")]

@@ -17,8 +17,8 @@ from typing import Any
 from cab.config.compose import compose
 from cab.errors import UserError
 from cab.files.disk import replacing
-from cab.records.record import Record, Status
-from cab.records.results import with_program_names
+from cab.records.names import names_of_programs
+from cab.records.record import Record, Status, records_in
 from cab.results.cells import (
     ANCHORS,
     ANCHORS_FILE,
@@ -29,7 +29,6 @@ from cab.results.cells import (
     SuiteCell,
     data_hash,
     record_key,
-    records_of,
     suite_cells,
 )
 from cab.results.changed_settings import changes, settings_of
@@ -41,11 +40,12 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
     """Write the anchors of every cell of the suite with results of both in ``records``, and return their number."""
     cells = {cell.key: cell for cell in suite_cells()}
     runs: dict[Key, dict[tuple[int, int], Record]] = {key: {} for key in cells}
-    for record in with_program_names(records):
-        key, attention = record_key(record), str(record.cell["attention"])
-        is_run = attention in ANCHORS and record.status is Status.FINISHED and key in cells
-        if is_run and cells[key].includes(record) and not changes(record, composed_settings(cells[key])):
-            runs[key][ANCHORS.index(attention), int(record.cell["seed"])] = record
+    records = list(records)
+    for record, name in zip(records, names_of_programs(records), strict=True):
+        key = record_key(record)
+        is_run = name in ANCHORS and record.status is Status.FINISHED and key in cells
+        if is_run and cells[key].includes(record) and not _changed(record, cells[key]):
+            runs[key][ANCHORS.index(name), int(record.cell["seed"])] = record
     rows = []
     for key, anchors in runs.items():
         if len({rank for rank, _ in anchors}) < len(ANCHORS):
@@ -65,6 +65,10 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
     return len(rows)
 
 
+def _changed(record: Record, cell: SuiteCell) -> list[str]:
+    return changes(record.config, record.changed, composed_settings(cell))
+
+
 @functools.cache
 def composed_settings(cell: SuiteCell) -> dict[str, Any]:
     """Return the settings of a cell in `cab run suite=mini`."""
@@ -74,4 +78,4 @@ def composed_settings(cell: SuiteCell) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    write_anchors(records_of([Path(folder) for folder in sys.argv[1:]]))
+    write_anchors(record for folder in sys.argv[1:] for _, record in records_in(Path(folder), []))

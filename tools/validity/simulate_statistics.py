@@ -15,8 +15,8 @@ import numpy as np
 
 from cab.records.files import REFERENCE_DIRS
 from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX
-from cab.results.gain import CEILING, Judged, judged
-from cab.results.runs import by_cell, points_of, read_runs
+from cab.results.load import load_results
+from cab.results.retained import CEILING, Judged, by_cell, judged, points_of, suite_runs
 from cab.results.statistics import Verdict
 
 SEEDS = (3, 4, 5, 8)
@@ -80,7 +80,7 @@ def coverage(situation: Situation, draws: int, random: np.random.Generator) -> f
 def reference_truths() -> dict[str, list[Truth]]:
     """Return mean and standard deviation of the attentions with at least three seeds, by core cell."""
     truths: dict[str, list[Truth]] = {}
-    for cell, runs in by_cell(read_runs(REFERENCE_DIRS)):
+    for cell, runs in by_cell(suite_runs(load_results(REFERENCE_DIRS))):
         points = [own for name, own in points_of(runs).items() if name not in ANCHORS and len(own) > 2]
         if cell.core and points:
             truths[cell.heading] = [Truth(float(np.mean(own)), float(np.std(own, ddof=1))) for own in points]

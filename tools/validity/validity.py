@@ -18,14 +18,13 @@ from pathlib import Path
 import pandas as pd
 
 from cab.patterns import pattern_rank
-from cab.records.files import REFERENCE_DIRS
-from cab.records.record import Record, Status
-from cab.records.results import PAPER_DIR, whole_records
-from cab.results.check import invalid_cells
-from cab.results.gain import gains_of
+from cab.records.files import PAPER_DIR, REFERENCE_DIRS
+from cab.records.record import Record, Status, records_in
+from cab.results.load import load_results
 from cab.results.normalization import NO_ATTENTION, population
-from cab.results.runs import by_cell, read_runs
+from cab.results.retained import by_cell, gains_table
 from cab.results.statistics import Estimate, difference, holm, weighted_sum
+from cab.results.validity import invalid_cells
 from tools.validity.rank_test import rank_test, rank_test_power
 
 ROOT = Path(__file__).parents[2]
@@ -156,7 +155,7 @@ def _spearman(one: pd.Series, other: pd.Series) -> tuple[float, float]:
 
 def collect(folders: Iterable[Path]) -> None:
     """Add the finished records in folders to series.csv and text.csv."""
-    records = [record for folder in folders for _, record in whole_records(folder, skipped=[])]
+    records = [record for folder in folders for _, record in records_in(folder, skipped=[])]
     finished = [record for record in records if record.status is Status.FINISHED]
     series = [
         [
@@ -288,7 +287,7 @@ def _recall_scores(gains: Mapping[Key, Mapping[str, float]], trained: Iterable[s
 def older_lm() -> dict[str, float]:
     """Return the negative mean log perplexity of the LM cell with 16 names, per attention."""
     values: dict[str, list[float]] = {}
-    for _, record in whole_records(REFERENCE_DIRS[1], skipped=[]):
+    for _, record in records_in(REFERENCE_DIRS[1], skipped=[]):
         if record.status is Status.FINISHED and record.cell["task"] == "lm":
             values.setdefault(record.cell["attention"], []).append(-math.log(_values(record, "ppl")[0]))
     return {name: statistics.fmean(values[name]) for name in population(values)}
@@ -319,7 +318,7 @@ def table_of(header: str, rows: Sequence[str]) -> str:
 
 def answers() -> str:
     """Return the text and tables of the page's answers, and write table3.csv, probes.csv and answers.csv."""
-    gains = gains_by_cell(gains_of(read_runs(REFERENCE_DIRS)))
+    gains = gains_by_cell(gains_table(load_results(REFERENCE_DIRS)))
     shared, published = table3(gains), probes(gains)
     for name, table in (("table3.csv", shared), ("probes.csv", published)):
         table.to_csv(RESULTS / name, index=False, float_format="%.4f", lineterminator="\n")

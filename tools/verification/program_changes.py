@@ -57,7 +57,7 @@ def make_baseline(attention: str, folder: Path) -> dict[str, str]:
 def places(attention: str, folder: Path, *, pool: bool) -> dict[str, str]:
     """Return what becomes of the change at each place."""
     from cab.errors import UserError
-    from cab.records.results import load_results, with_reference_results
+    from cab.results.load import OWN, load
     from cab.runner.cell import Cell
     from cab.runner.report import ExistingRecords, Job, Report, cells_to_run
     from cab.runner.run import run_cell
@@ -84,13 +84,11 @@ def places(attention: str, folder: Path, *, pool: bool) -> dict[str, str]:
     run_cell(configuration(attention, folder, 3))
     restarted = any("starts again" in line or "skipping checkpoint" in line for line in log)
     found["resumed"] = "seen" if restarted else "warned" if any("with a change" in line for line in log) else "same"
-    results = load_results(folder)
+    results = load(folder).frame
     found["averaged"] = "seen" if results[results["seed"].isin([1, 3])]["attention"].nunique() > 1 else "same"
-    table = with_reference_results(results)
-    bundled = [record is not None and record.is_bundled for record in table["record"]]
-    is_apart = not set(table[bundled]["attention"]) & {
-        n for n, b in zip(table["attention"], bundled, strict=True) if not b
-    }
+    table = load(folder, with_reference=True).frame
+    is_own = table["source"] == OWN
+    is_apart = set(table[is_own]["attention"]).isdisjoint(table[~is_own]["attention"])
     found["reference"] = "apart" if is_apart else "JOINED"
     found["log"] = " | ".join(log)[:600]
     return found
@@ -99,7 +97,7 @@ def places(attention: str, folder: Path, *, pool: bool) -> dict[str, str]:
 def run_elsewhere(attention: str, folder: Path) -> str:
     """Run a seed in a pool, and one on Slurm if there is one; return whether their rows are not that of seed 1."""
     from cab.config.run_config import SlurmConfig
-    from cab.records.results import load_results
+    from cab.results.load import load_results
     from cab.runner.pool import run_in_pool
     from cab.runner.report import Job, Report
     from cab.runner.slurm import run_on_slurm

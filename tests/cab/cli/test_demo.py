@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cab.cli import demo
-from cab.records.record import Record
-from cab.records.results import CORE_DIR, whole_records
+from cab.records.files import REFERENCE_DIRS
+from cab.records.record import Record, records_in
 from cab.runner.report import Outcome, Report
 from tests.helpers.made_records import make_record, number
 
@@ -20,7 +20,7 @@ from tests.helpers.made_records import make_record, number
 def checked_record() -> Record:
     return next(
         record
-        for _, record in whole_records(CORE_DIR, skipped=[])
+        for _, record in records_in(REFERENCE_DIRS[0], [])
         if tuple(record.cell[name] for name in ("task", "backbone", "pattern")) == demo.CHECKED
         and (record.cell["attention"], record.cell["seed"]) == ("vanilla", 1)
     )

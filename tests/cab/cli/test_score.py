@@ -11,7 +11,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.errors import EXAMPLE_COMMAND
-from cab.records.results import PAPER_DIR
+from cab.records.files import PAPER_DIR
 from tests.helpers.made_records import make_record
 
 COSTS = str(PAPER_DIR / "efficiency_cost.csv")
@@ -119,10 +119,35 @@ def test_score_shows_orders_and_benefit(records: Path, capsys: pytest.CaptureFix
 
 def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
     pairs = csv_of(capsys, "correlation", RAW, "--normalization", "official")
-    assert list(pairs.columns) == ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
+    names = ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
+    assert list(pairs.columns) == [*names, "source", "normalization"]
     assert pairs["kind"].value_counts().to_dict() == {"task": 11, "pattern": 6, "benchmark": 4}
-    assert main(["correlation", RAW]) == 0
+    assert pairs[["source", "normalization"]].drop_duplicates().to_numpy().tolist() == [["recomputed", "official"]]
+    assert main(["correlation", str(PAPER_DIR)]) == 0
     assert "1 shared attentions, at least 3 required" in capsys.readouterr().out
+    assert main(["correlation", RAW]) == 2
+    assert "no index is printed; --normalization official recomputes it" in capsys.readouterr().err
+
+
+def test_published_correlations_are_those_of_the_printed_indices(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are equal in `cab correlation` and `cab paper figure3a`, and recomputed ones are named apart."""
+    pairs = csv_of(capsys, "correlation", str(PAPER_DIR), "--normalization", "official")
+    assert pairs["source"].value_counts().to_dict() == {"published": 21, "recomputed": 21}
+    assert pairs.loc[pairs["source"] == "published", "normalization"].unique().tolist() == ["printed"]
+    key = ["pattern", "a", "b"]
+    printed = pairs[pairs["source"] == "published"].fillna({"pattern": ""}).set_index(key)["pearson"]
+    for name in ("figure3a", "figure4"):
+        assert main(["paper", name, "--format", "csv"]) == 0
+        figure = pd.read_csv(io.StringIO(capsys.readouterr().out)).fillna({"pattern": ""}).set_index(key)["published"]
+        assert figure.to_dict() == pytest.approx(printed.loc[figure.index].to_dict(), abs=5.1e-4, nan_ok=True)
+    alone = csv_of(capsys, "correlation", str(PAPER_DIR))
+    assert alone["source"].unique().tolist() == ["published"]
+
+
+def test_the_correlation_of_cells_has_no_normalization(capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = csv_of(capsys, "correlation", "results/core")
+    assert pairs["kind"].unique().tolist() == ["cell"]
+    assert pairs[["source", "normalization"]].isna().all().all()
 
 
 def test_own_and_published_results_in_one_call(records: Path, capsys: pytest.CaptureFixture[str]) -> None:

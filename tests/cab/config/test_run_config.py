@@ -12,9 +12,8 @@ from cab import UserError
 from cab.config.compose import compose
 from cab.config.run_config import RunConfig
 from cab.patterns import Pattern
-from cab.records.files import record_paths
-from cab.records.record import Record
-from cab.records.results import MINI_DIR, whole_records
+from cab.records.files import REFERENCE_DIRS, record_paths
+from cab.records.record import Record, records_in
 from cab.runner.cell import Cell
 from cab.spec import Spec
 
@@ -57,7 +56,7 @@ def test_a_wrong_value_is_one_line(changes: dict[str, Any], message: str) -> Non
 def test_a_new_run_has_the_hash_of_the_committed_record(task: str, attention: str) -> None:
     record = next(
         record
-        for _, record in whole_records(MINI_DIR, skipped=[])
+        for _, record in records_in(REFERENCE_DIRS[1], [])
         if (record.cell["task"], record.cell["attention"]) == (task, attention)
     )
     overrides = shlex.split(record.command.removeprefix("cab run "))
@@ -65,8 +64,8 @@ def test_a_new_run_has_the_hash_of_the_committed_record(task: str, attention: st
 
 
 def test_records_are_ordered_by_cell(tmp_path: Path) -> None:
-    records = [Record.read(path) for path in record_paths(MINI_DIR)[:12]]
+    records = [Record.read(path) for path in record_paths(REFERENCE_DIRS[1])[:12]]
     for number, record in enumerate(reversed(records)):
         record.write(tmp_path, f"{number:02}")
     expected = sorted(records, key=lambda record: list(record.cell.values()))
-    assert [record.hash for _, record in whole_records(tmp_path, skipped=[])] == [record.hash for record in expected]
+    assert [record.hash for _, record in records_in(tmp_path, [])] == [record.hash for record in expected]

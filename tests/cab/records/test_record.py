@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import math
@@ -15,9 +16,8 @@ import pytest
 
 from cab import UserError
 from cab.metric import Metric
-from cab.records.files import SET, record_paths
-from cab.records.record import Cost, Record, Status, with_checksum, write_set
-from cab.records.results import read_results
+from cab.records.files import COMMITTED_DIRS, SET, record_paths
+from cab.records.record import Cost, Record, Status, records_in, with_checksum, write_set
 from tests.helpers.made_records import make_about, make_record
 
 
@@ -98,6 +98,7 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
         ({"history": [{"loss": 1.0}]}, "has no field step"),
         ({"history": [{"step": 1.5}]}, "a step in its history is not an integer"),
         ({"revision": {}}, "has no field commit"),
+        ({"config": make_about().config | {"trainer": 3}}, "its trainer is 3, not options"),
         ({"config": nested(500)}, "not a valid result record"),
     ],
 )
@@ -183,12 +184,20 @@ def test_one_broken_file_stops_no_report(tmp_path: Path, caplog: pytest.LogCaptu
     (tmp_path / "deeper.json").write_text('{"a":' * 990 + "1" + "}" * 990)
     (tmp_path / "folder.json").mkdir()
     os.mkfifo(tmp_path / "pipe.json")
-    results, skipped = read_results(tmp_path)
-    assert list(results["file"]) == [str(whole)]
+    skipped: list[str] = []
+    assert records_in(tmp_path, skipped) == [(whole, Record.read(whole))]
     assert len(skipped) == 5
     for name in (changed.name, "deep.json", "deeper.json", "folder.json", "pipe.json"):
         assert sum(name in line for line in skipped) == 1
         assert name in caplog.text
+
+
+@pytest.mark.parametrize("folder", COMMITTED_DIRS, ids=lambda folder: folder.name)
+def test_committed_records_pass_all_checks(folder: Path) -> None:
+    """Commands read them without checks, and read the same."""
+    unchecked = records_in(folder, [])
+    assert sorted(path for path, _ in unchecked) == record_paths(folder) != []
+    assert all(dataclasses.replace(Record.read(path), is_bundled=True) == record for path, record in unchecked)
 
 
 def test_a_set_is_read_as_the_files_of_its_records(tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.record import Record, Status
-from cab.records.results import load_results, verdicts, verification_notes
 from cab.records.verified import LEGEND, Row, note, read_rows, remembered, write_rows
 from cab.registry.files import load_object
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
+from cab.results.load import load_results
+from cab.results.summarize import verdicts, verification_notes
 from tasks.lstf.task import error_sums
 from tests.helpers.made_records import make_record
 from tests.helpers.runs.fixtures import quick_pictures as quick_pictures
@@ -111,7 +112,8 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
     assert "† linear" not in out
     assert f"note: {LEGEND}" in err
     assert main(["score", "results", "--csv"]) == 0
-    assert {line.rsplit(",", 1)[1] for line in capsys.readouterr().out.splitlines()[1:]} == {"no", "yes"}
+    rows = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert {row["attention"]: row["verified"] for row in rows} == {"Leaking": "no", "linear": "yes"}
     remember(load_object("leaking.py:Leaking"), "CS")  # verified later
     assert main(["score", "results"]) == 0
     assert "†" not in "".join(capsys.readouterr())
@@ -169,7 +171,7 @@ def test_a_row_is_as_verified_as_the_least_of_its_runs(tmp_path: Path) -> None:
     assert found == {"a": "yes", "b": "no", "c": "unknown", "d": "no"}
     assert verification_notes(results) == [LEGEND, "the results do not record whether these are verified: c"]
     assert verification_notes(results[results["attention"] == "a"]) == []
-    assert verification_notes(results.assign(preset="published")) == []
+    assert verification_notes(results.assign(source="published")) == []
 
 
 def test_a_quick_pass_never_replaces_a_full_one(tmp_path: Path) -> None:

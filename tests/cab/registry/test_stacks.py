@@ -11,14 +11,13 @@ from omegaconf import OmegaConf
 
 from cab import FlaLayer, LayerPosition, Pattern, UserError, build_attention, build_backbone, use_in_transformers
 from cab.config.compose import check_overrides, compose
-from cab.records.results import installed_code
+from cab.records.names import installed_code
 from cab.registry.build import state_bytes
 from cab.registry.program import code_of, modules_of
 from cab.registry.registries import ATTENTIONS
 from cab.registry.specs import parse_spec
 from cab.registry.stacks import StackEntry
-from cab.results.costs import State
-from cab.results.state import measure_state
+from cab.results.costs import State, measure_state
 from cab.runner.cell import Cell
 from cab.runner.launch import expand
 from engines.fairseq.command import attention_options

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from cab.cli.main import main
 from cab.metric import Metric
+from cab.records.record import Record
+from cab.results.load import COLUMNS, rows_of
 from tests.helpers.index_results import write_suite
 from tests.helpers.made_records import make_record
+
+
+def frame_of(records: Iterable[Record], folder: Path = Path("own")) -> pd.DataFrame:
+    """The frame of records, as if they were in a folder."""
+    rows = rows_of([(folder / f"{record.hash}.json", record) for record in records])
+    return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 @pytest.fixture

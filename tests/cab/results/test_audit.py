@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from cab.results.audit import audit
-from cab.results.rounding import Interval, deviation_of, normalized, range_of, verdict
+from cab.results.audit import Interval, audit, deviation_of, normalized, range_of, verdict
 
 AGREES, ROUNDING, CONTRADICTS, UNKNOWN = "agrees", "explained by rounding", "contradicts", "cannot be recomputed"
 

@@ -10,7 +10,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.records import verified
-from cab.records.results import installed_code
+from cab.records.names import installed_code
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.results.card import DEFAULTS, Card, card

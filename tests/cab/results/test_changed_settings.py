@@ -9,9 +9,11 @@ import pytest
 from cab.cli.main import main
 from cab.config.compose import compose
 from cab.records.record import Record
-from cab.results.changed_settings import changed_settings
+from cab.results.changed_settings import with_changed
 from cab.runner.cell import Cell
+from tests.cab.results.conftest import frame_of
 from tests.helpers.made_records import make_record
+from tests.helpers.made_results import result, table
 
 
 @pytest.mark.parametrize(
@@ -30,12 +32,18 @@ from tests.helpers.made_records import make_record
     ],
 )
 def test_settings_are_compared_with_the_published_ones(overrides: list[str], changed: list[str]) -> None:
-    assert changed_settings(paper_record(*overrides)) == changed
+    frame = with_changed(frame_of([paper_record(*overrides)]))
+    assert frame["changed"].tolist() == [tuple(changed)]
 
 
 def paper_record(*overrides: str) -> Record:
     config = compose([*overrides, "preset=paper"])
     return make_record({"ppl": 1.0}, config=config, **Cell.from_config(config).key)
+
+
+def test_results_of_other_presets_and_printed_values_have_none() -> None:
+    frame = table(result(1.0), result(1.0, preset="published", hash="", config=None))
+    assert with_changed(frame)["changed"].tolist() == [(), ()]
 
 
 def test_runs_with_other_settings_are_named_and_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

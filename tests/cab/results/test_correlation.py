@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from cab.records.results import MINI_DIR, PAPER_DIR, load_results
-from cab.results.correlation import (
-    benchmark_correlation,
-    pattern_correlation,
-    task_correlation,
-)
-from cab.results.index import benefit_of_attention, score_table
+from cab.records.files import PAPER_DIR
+from cab.results.correlation import benchmark_correlation, pattern_correlation, task_correlation
+from cab.results.index import benefit_of_attention, index_table
+from cab.results.load import load_results
 from tests.helpers.made_results import result, table
 
 NAMES = ["vanilla", "abc", "local", "linear", "performer", "s4d", "longshort", "cosformer"]
-PROBES = MINI_DIR.parent / "probes" / "probes.csv"
 
 
 def scores(indices: dict[tuple[str, str], dict[str, float]]) -> pd.DataFrame:
@@ -37,7 +34,7 @@ def of_task(values: list[float], task: str = "lm") -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def published() -> pd.DataFrame:
-    return score_table(load_results(PAPER_DIR), normalization="official")
+    return index_table(load_results(PAPER_DIR))
 
 
 @pytest.mark.parametrize("size", [4, 5, 6])
@@ -89,6 +86,13 @@ def test_tasks_correlate_within_their_pattern() -> None:
     assert task_correlation(alone).empty
 
 
+def test_a_pair_of_tasks_has_the_same_name_in_all_results() -> None:
+    ranks = dict(zip(NAMES, map(float, range(6)), strict=False))
+    for tasks in (("lstf", "pcc", "mine"), ("mine", "pcc", "lstf")):
+        pairs = task_correlation(scores({("NC", task): ranks for task in tasks}))
+        assert pairs[["a", "b"]].to_numpy().tolist() == [["pcc", "lstf"], ["pcc", "mine"], ["lstf", "mine"]]
+
+
 def test_patterns_correlate_with_long_range_arena(published: pd.DataFrame) -> None:
     """Figure 3a's fifth column, over the attentions that both have (Flash and S4D are not among LRA's)."""
     pairs = benchmark_correlation(published)
@@ -108,6 +112,12 @@ def test_benefit_picks_the_best_efficient_attention() -> None:
     assert benefit.iloc[0].tolist() == ["NS", "a", "local", 0.7, 0.4, -2.0]
     assert (benefit["best"][1], benefit["vanilla"][1]) == ("", 0.1)
     assert benefit.loc[1, ["efficient", "without"]].isna().all()
-    rows = [result(value, name) for name, value in (("vanilla", 2.0), ("abc", 1.0), ("local", 3.0), ("none", 9.0))]
-    row = benefit_of_attention(score_table(table(*rows))).iloc[0]
+    place: dict[str, Any] = {"task": "pcc", "dataset": "pcn", "config_variant": "", "backbone": "pointr"}
+    numbers = {"vanilla": 2.0, "abc": 1.0, "local": 3.0, "none": 9.0}
+    rows = [
+        result(-value if metric == "f_score" else value, name, metric, **place)
+        for metric in ("cd_l1", "cd_l2", "f_score")
+        for name, value in numbers.items()
+    ]
+    row = benefit_of_attention(index_table(table(*rows), normalization="results")).iloc[0]
     assert row[["best", "efficient", "vanilla", "without"]].tolist() == pytest.approx(["abc", 1, 0, -7])

@@ -16,23 +16,26 @@ from cab.efficiency import machine
 from cab.efficiency.benchmark import measure_for_board
 from cab.efficiency.own import measure_cost_of, measure_state_of
 from cab.efficiency.subjects import AttentionSubject
+from cab.files.text_table import read_csv
 from cab.patterns import Pattern
+from cab.records.names import installed_code
 from cab.records.record import Record
-from cab.records.results import installed_code, load_results
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
 from cab.results import costs
-from cab.results.board import OTHER, TIME, recall_points, suite_csv, suite_of
 from cab.results.costs import (
     GROWS,
     STATE,
     MeasuredCost,
+    cost_name,
     cost_of,
     cost_path,
     costs_in,
     measured_costs,
     read_costs,
 )
+from cab.results.load import load_results
+from cab.results.suite_board import OTHER, TIME, recall_points, suite_csv, suite_of
 from cab.results.verdict import cost_texts
 from cab.runner.report import Outcome, Report
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, with_config
@@ -81,19 +84,28 @@ def mean_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest
     return dataclasses.replace(record, config=config)
 
 
+def about(record: Record) -> tuple[str, str, str]:
+    """What the cost of a run depends on."""
+    return record.cell["attention"], record.cell["pattern"], record.attention_code
+
+
+def texts_of(record: Record, folders: list[Path]) -> list[str]:
+    return cost_texts(*about(record), folders, target=record.config["attention"]["name"])
+
+
 @pytest.mark.usefixtures("short")
 def test_the_cost_of_a_class_in_a_file(mean_record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "_committed_codes", lambda: {("abc", installed_code("abc"))})
-    assert "not measured against softmax" in cost_texts(mean_record, FOLDERS)[-1]
+    assert "not measured against softmax" in texts_of(mean_record, FOLDERS)[-1]
     measure_cost_of(mean_record)
     [path] = Path("runs/costs").iterdir()
     cost = read_costs(path)["Mean", "NC"]
     assert cost.time
     assert cost.memory
-    [line] = cost_texts(mean_record, FOLDERS)
+    [line] = texts_of(mean_record, FOLDERS)
     assert f"{cost.time:.2f} times the time of softmax attention" in line
     assert line.endswith("declared complexity n")
-    assert cost_of(dataclasses.replace(mean_record, attention_code="edited"), FOLDERS) == MeasuredCost()
+    assert cost_of(*about(dataclasses.replace(mean_record, attention_code="edited")), FOLDERS) == MeasuredCost()
     written = path.stat().st_mtime_ns
     committed = suite_record("probe", "abc", 80, pattern="NC", attention_code=installed_code("abc"))
     committed = with_config(committed, results_dir="runs")
@@ -131,7 +143,6 @@ def test_an_edited_copy_has_no_cost_and_state_of_the_original(
     made_suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that were measured with its code are shown."""
-    monkeypatch.setattr("cab.results.cells.REFERENCE_DIRS", (made_suite,))
     codes = {"ours": installed_code("linear"), "edited": "0123456789abcdef"}
     monkeypatch.setattr(costs, "_committed_codes", lambda: {("linear", codes["ours"])})
     rows = {}
@@ -145,8 +156,8 @@ def test_an_edited_copy_has_no_cost_and_state_of_the_original(
     assert rows["ours"][fields].tolist() == [1056, False, cost.time, cost.decode_ms, "n"]
     assert rows["edited"][fields[:-1]].isna().all()
     assert (rows["edited"]["complexity"], rows["edited"]["family"]) == ("", OTHER)
-    assert "not measured against softmax" in cost_texts(own[0], [tmp_path / "edited"])[-1]
-    path = cost_path(tmp_path / "edited", own[0])
+    assert "not measured against softmax" in texts_of(own[0], [tmp_path / "edited"])[-1]
+    path = cost_path(tmp_path / "edited", *about(own[0]))
     path.parent.mkdir()
     write_table(path, [row | {"attention": "linear"} for row in (FORWARD, SUITE_STATE)] + [VANILLA])
     edited = own_row(made_suite, tmp_path / "edited")
@@ -179,7 +190,7 @@ def test_the_row_of_a_class_has_its_cost(made_suite: Path, tmp_path: Path, sourc
     paths = [record.write(tmp_path / "own") for record in own]
     rows, path = [FORWARD, DECODE, VANILLA, SUITE_STATE], tmp_path / "costs.csv"
     if source == "stored":
-        path = cost_path(paths[0].parent, own[0])
+        path = cost_path(paths[0].parent, *about(own[0]))
         path.parent.mkdir()
     write_table(path, rows)
     suite_record("probe", "Mine", 80, 4).write(tmp_path / "without costs")
@@ -224,7 +235,7 @@ def test_the_measurement_is_that_of_the_committed_costs() -> None:
     assert found == {(name, "forward", 64): (256, 4) for name in ("vanilla", "linear")} | decode
     assert {(row.threads, row.device, row.batch_size) for row in measured} == {(1, "cpu", 1)}
     assert torch.get_num_threads() == threads
-    sizes = [row for row in costs.read_csv(costs.MEASURED) if row["run"] in (*costs.RUNS.values(), costs.DECODING_RUN)]
+    sizes = [row for row in read_csv(costs.MEASURED) if row["run"] in (*costs.RUNS.values(), costs.DECODING_RUN)]
     assert {(row["phase"], row["embed_dim"], row["num_heads"], row["repeats"]) for row in sizes} == {
         ("forward", "256", "4", "3"),
         ("decode", "512", "8", "3"),
@@ -238,7 +249,7 @@ def test_the_state_of_a_causal_class_is_known_before_its_cost(
     """Without a state of its own, a class keeps all keys and values, or the inputs they are made of."""
     record = dataclasses.replace(mean_record, cell={**mean_record.cell, "pattern": "CS"})
     measure_state_of(record)
-    state = cost_of(record, FOLDERS).suite_state
+    state = cost_of(*about(record), FOLDERS).suite_state
     assert state is not None
     assert state.grows
     assert state.numbers >= 32
@@ -247,7 +258,7 @@ def test_the_state_of_a_causal_class_is_known_before_its_cost(
     assert lines[0] == "Mean, pattern CS"
     assert lines[1] == f"decode state: {state.numbers:,.0f} numbers per token, in the network of recall"
     assert lines[2].startswith("cost: ")
-    cost = cost_of(record, FOLDERS)
+    cost = cost_of(*about(record), FOLDERS)
     assert cost.suite_state == state
     assert cost.decode_ms
 
@@ -260,7 +271,21 @@ SLOW = "import time; time.sleep(2 * (key.shape[2] > 32))"
 def test_a_slow_class_is_measured_at_a_shorter_length(mean_record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cab.efficiency.benchmark.BOARD_SECONDS", 1)
     measure_cost_of(mean_record)
-    cost = cost_of(mean_record, FOLDERS)
+    cost = cost_of(*about(mean_record), FOLDERS)
     assert cost.time
     assert cost.length == 32
-    assert " at 32 tokens" in cost_texts(mean_record, FOLDERS)[-1]
+    assert " at 32 tokens" in texts_of(mean_record, FOLDERS)[-1]
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("abc", "abc"),
+        ("abc(tuned)", "abc"),
+        ("abc(tuned) [0123abcd]", "abc"),
+        ("abc [mixed code]", "abc"),
+        ("x(y=[[1], [2]])", "x(y=[[1], [2]])"),
+    ],
+)
+def test_neither_a_learning_rate_nor_other_code_is_in_the_name(label: str, name: str) -> None:
+    assert cost_name(label) == name

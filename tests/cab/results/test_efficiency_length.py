@@ -12,7 +12,7 @@ import pytest
 from scipy import optimize
 
 from cab import UserError
-from cab.records.results import PAPER_DIR
+from cab.records.files import PAPER_DIR
 from cab.results.costs import load_costs
 from cab.results.efficiency_length import ALWAYS, NEVER, efficiency_length
 

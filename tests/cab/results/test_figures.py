@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from cab.cli.main import main
-from cab.records.results import PAPER_DIR
+from cab.records.files import PAPER_DIR
 from cab.results.figures import benefit_figure, efficiency_length_figure
 
 

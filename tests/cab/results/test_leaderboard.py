@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from cab.records.results import PAPER_DIR, load_results
 
 from cab.cli.main import main
 from cab.errors import EXAMPLE_COMMAND
 from cab.records.record import Cost, Record, Status
-from cab.records.results import PAPER_DIR, load_results
 from cab.results.formats import gain, numbers
 from cab.results.leaderboard import Board, compared, pattern_table, score_boards, trivial_baselines
 from cab.results.table import Column, Row, Table

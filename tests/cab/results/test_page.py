@@ -16,9 +16,9 @@ import pandas as pd
 import pytest
 
 from cab.records.files import REFERENCE_DIRS
-from cab.records.results import load_results
 from cab.results import figures
-from cab.results.leaderboard import score_boards
+from cab.results.leaderboard import index_boards
+from cab.results.load import load_results
 from cab.results.sections import board_sections
 from tests.helpers.made_records import make_record, number
 from tests.helpers.page import Elements, page_of
@@ -51,7 +51,7 @@ def suite_page(suite_out: Path) -> tuple[str, Elements]:
 
 @pytest.mark.usefixtures("suite_page")
 def test_the_table_is_a_csv_file(suite_folder: Path) -> None:
-    [board] = score_boards(load_results(suite_folder), normalization="results")
+    [board] = index_boards(load_results(suite_folder))
     written = pd.read_csv(suite_folder.parent / "out" / "leaderboard.csv")
     pd.testing.assert_frame_equal(written.fillna({"missing": ""}), board.table, check_dtype=False)
 
@@ -117,9 +117,9 @@ def test_every_run_is_in_a_csv_file(suite_folder: Path) -> None:
 def test_generated_data_outside_the_suite_have_metrics_and_no_score(tmp_path: Path) -> None:
     for dataset, seed in itertools.product(("synthetic", "etth1"), (1, 2)):
         make_record({"mse": 0.5 + seed / 10}, preset="paper", dataset=dataset, seed=seed).write(tmp_path)
-    boards = score_boards(load_results(tmp_path), normalization="results")
-    real, generated = board_sections(boards, normalization="results")
-    assert (real.heading, generated.heading) == ("Preset paper", "Preset paper, synthetic data")
+    boards = index_boards(load_results(tmp_path))
+    real, generated = board_sections(boards)
+    assert (real.heading, generated.heading) == ("Preset paper (index: official)", "Preset paper, synthetic data")
     assert "no score" in generated.summary
     [[real_table], [table]] = [[t for block in section.blocks for t in block.tables] for section in (real, generated)]
     assert [column.label for column in table.columns][:2] == ["mse", "parameters, M"]
@@ -131,23 +131,24 @@ def test_generated_data_outside_the_suite_have_metrics_and_no_score(tmp_path: Pa
 def test_cells_of_the_suite_have_no_section_of_an_index(tmp_path: Path) -> None:
     for record in seeds("lstf", "abc", 50):
         record.write(tmp_path)
-    boards = score_boards(load_results(tmp_path), normalization="results")
+    boards = index_boards(load_results(tmp_path))
     assert [board.data for board in boards] == ["synthetic"], "in leaderboard.csv"
-    assert list(board_sections(boards, normalization="results")) == []
+    assert list(board_sections(boards)) == []
 
 
 def test_figures_of_the_paper_are_named_where_their_data_are(suite_folder: Path, tmp_path: Path) -> None:
     """The benefit of attention is that of NS, in tasks with results without attention."""
     shutil.copytree(suite_folder, tmp_path / "results")
+    mlm = {"task": "mlm", "dataset": "pg19", "backbone": "roberta", "config_variant": "", "pattern": "NS"}
+    sr = mlm | {"task": "sr", "dataset": "ffhq", "backbone": "sr3"}
     for name, value in (("vanilla", 1.0), ("abc", 2.0), ("none", 3.0)):
-        make_record({"mse": value}, attention=name, pattern="NS").write(tmp_path / "results")
+        make_record({"ppl": value}, attention=name, **mlm).write(tmp_path / "results")
         if name != "none":
-            lm = {"task": "lm", "dataset": "pg19", "backbone": "gpt2", "config_variant": ""}
-            make_record({"ppl": value}, attention=name, pattern="NS", **lm).write(tmp_path / "results")
+            make_record({"psnr": value, "ssim": value}, attention=name, **sr).write(tmp_path / "results")
     files = {}
     for folder in (suite_folder, tmp_path / "results"):
-        [board] = score_boards(load_results(folder), normalization="results")
-        [section] = board_sections([board], normalization="results")
+        [board] = index_boards(load_results(folder))
+        [section] = board_sections([board])
         blocks = section.blocks
         files[folder] = {picture.file for block in blocks for picture in block.pictures if picture.file}
     assert files[suite_folder] == {
@@ -158,7 +159,7 @@ def test_figures_of_the_paper_are_named_where_their_data_are(suite_folder: Path,
     }
     assert files[tmp_path / "results"] == files[suite_folder] | {"figure3b-mini", "figure4-mini-NS"}
     [benefit] = [block.tables[0] for block in blocks if block.heading == "Index with and without attention (NS)"]
-    assert [row.label for row in benefit.rows] == ["lstf"]
+    assert [row.label for row in benefit.rows] == ["mlm"]
 
 
 @pytest.mark.filterwarnings("error")

@@ -152,7 +152,7 @@ def test_a_choice_hides_columns_and_rows_and_sorts(
     browser: webdriver.Chrome, made_suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user's rows are first; the state of softmax attention grows; gla and ssd have no result in recall."""
-    monkeypatch.setattr("cab.results.board.is_committed", lambda _: True)
+    monkeypatch.setattr("cab.results.suite_board.is_committed", lambda *_: True)
     make_page(browser, made_suite, out=tmp_path / "out")
     table = "suite-board-table"
 

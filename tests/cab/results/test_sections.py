@@ -13,7 +13,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.metric import Metric
-from cab.records.results import load_results
+from cab.results.load import load_results
 from cab.results.sections import TaskSection, finished_runs
 from tasks.glue.report import AVERAGED, SECTION as GLUE
 from tasks.lra.report import SECTION as ARENA

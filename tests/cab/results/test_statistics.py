@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from cab.results.index import order_table, score, score_table
+from cab.results.guards import comparable
+from cab.results.index import Scores, order_table, score
 from cab.results.statistics import (
     Estimate,
     Verdict,
@@ -22,8 +24,14 @@ from cab.results.statistics import (
 from tests.helpers.made_results import index_of, result, table
 
 
-def runs(values: dict[str, list[float]], **changes: object) -> list[dict[str, object]]:
+def runs(values: dict[str, list[float]], **changes: Any) -> list[dict[str, Any]]:
+    """Results of a task that Table 3 does not have."""
+    changes = {"task": "mine", **changes}
     return [result(v, name, seed=seed, **changes) for name, seeds in values.items() for seed, v in enumerate(seeds)]
+
+
+def scored(*rows: dict[str, Any]) -> Scores:
+    return score(comparable(table(*rows)), normalization="results")
 
 
 def test_an_estimate_is_students() -> None:
@@ -98,7 +106,7 @@ def test_a_bound_without_variance_is_the_value() -> None:
 def test_the_interval_of_an_index_ignores_the_seeds_of_others() -> None:
     own = {"abc": [1.0, 1.2, 1.4], "s4d": [3.0, 3.1, 3.2]}
     calm, wild = ({**own, "local": seeds} for seeds in ([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]))
-    found = [score(table(*runs(values))).estimates["NC", "all", "abc"] for values in (calm, wild)]
+    found = [scored(*runs(values)).estimates["NC", "all", "abc"] for values in (calm, wild)]
     assert found[0] == found[1]
     deviation = np.std([1.2, 2.0, 3.1], ddof=1)
     reach = stats.t.ppf(0.975, 2) * 0.2 / math.sqrt(3) / deviation
@@ -107,34 +115,26 @@ def test_the_interval_of_an_index_ignores_the_seeds_of_others() -> None:
 
 def test_variances_add_up_over_cells_and_tasks() -> None:
     values = {"abc": [1.0, 1.2, 1.4], "local": [2.0, 2.2, 2.4]}
-    alone = score(table(*runs(values))).estimates["NC", "all", "abc"].variance
-    cells = score(table(*runs(values), *runs(values, dataset="etth2"), *runs(values, dataset="ettm1")))
+    alone = scored(*runs(values)).estimates["NC", "all", "abc"].variance
+    cells = scored(*runs(values), *runs(values, dataset="etth2"), *runs(values, dataset="ettm1"))
     assert cells.estimates["NC", "all", "abc"].variance == pytest.approx(alone / 3)
-    tasks = score(table(*runs(values), *runs(values, task="pcc")))
+    tasks = scored(*runs(values), *runs(values, task="yours"))
     assert tasks.estimates["NC", "all", "abc"].variance == pytest.approx(alone / 2)
 
 
 def test_one_seed_in_one_cell_leaves_the_index_without_interval() -> None:
     several = {"abc": [1.0, 1.1], "local": [2.0, 2.2]}
     single = {"abc": [1.0], "local": [2.0, 2.3]}
-    scores = score_table(table(*runs(several), *runs(single, dataset="etth2")))
+    scores = scored(*runs(several), *runs(single, dataset="etth2")).table
     assert math.isnan(index_of(scores, "abc", column="low"))
     assert math.isfinite(index_of(scores, "local", column="low"))
     assert index_of(scores, "abc", column="seeds") == 1
 
 
-def test_generated_data_have_no_index() -> None:
-    values = {name: [float(place)] for place, name in enumerate(["abc", "local", "s4d", "lara", "linear", "none"])}
-    made = score(table(*runs(values, dataset="synthetic")))
-    assert made.table["index"].isna().all()
-    assert any("generated data" in note for note in made.notes)
-    assert score(table(*runs(values))).table["index"].notna().all()
-
-
 def test_orders_of_indices() -> None:
     """A difference has no smallest relevant size."""
     values = {"abc": [1.0, 1.2, 1.1], "local": [1.05, 1.15, 1.25], "s4d": [9.0, 9.2, 9.1], "lara": [2.0]}
-    orders = order_table(score(table(*runs(values))))
+    orders = order_table(scored(*runs(values)))
     found = {(row.better, row.worse): row.verdict for row in orders.itertuples() if row.task == "all"}
     decided = {("abc", "local"): "undecided", ("abc", "s4d"): "better", ("local", "s4d"): "better"}
     assert found == {pair: decided.get(pair, "one seed") for pair in found}

@@ -10,7 +10,7 @@ import pytest
 from cab.cli.main import main
 from cab.records.record import Cost, Record, Status
 from cab.results import cells
-from cab.results.verdict import judge_attentions
+from cab.results.verdict import frame_of, judge_attentions
 from tests.helpers.made_records import COST, make_about
 from tests.helpers.suite_records import (
     CELLS,
@@ -23,74 +23,76 @@ from tests.helpers.suite_records import (
 MINE = "mine.py:Mine"
 
 
-def lines_of(reference: Path, *mine: Record) -> list[str]:
+pytestmark = pytest.mark.usefixtures("made_suite")
+
+
+def lines_of(*mine: Record) -> list[str]:
     """The verdict on ``mine`` in pattern CS, among the reference results."""
-    [lines] = judge_attentions([MINE], mine, reference=(reference,))[MINE]
+    [lines] = judge_attentions([MINE], frame_of(mine))[MINE]
     return [line.strip() for line in lines]
 
 
-def test_a_part_of_the_cells(made_suite: Path) -> None:
-    lines = lines_of(made_suite, *seeds("lstf", MINE, 80))
+def test_a_part_of_the_cells() -> None:
+    lines = lines_of(*seeds("lstf", MINE, 80))
     missing = ", ".join(str(cell) for task, cell in CELLS.items() if task != "lstf")
     assert lines[0] == f"{MINE}, pattern CS: 1 of 3 core cells; without {missing} (" + (
         f"`cab run suite=core attention={MINE} pattern=CS`)"
     )
     assert lines[1] == "periodic copy, lstf informer CS: worse than softmax attention, K 80.0, at most 80.7"
-    assert lines[2].startswith("mse 0.1451 ± 0.0021 (vanilla 0.0064, none 0.7, ridge 0.7), solved in 0 of 3 seeds")
+    assert lines[2].startswith("mse 0.1451 ± 0.0021 (vanilla 0.0064, none 0.7, ridge 0.7), reached 90 in 0 of 3 seeds")
     assert lines[3] == f"not verified: run `cab verify {MINE} --pattern CS`"
     assert lines[4].startswith("at most: one-sided 95% bound")
 
 
-def test_core_cells_come_first(made_suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_core_cells_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (cell for cell in cells.suite_cells() if cell in (CELLS["lstf"], CELLS["probe"]))
     others = [cell for cell in cells.suite_cells() if cell != first]
     monkeypatch.setattr(cells, "suite_cells", lambda: [dataclasses.replace(first, core=False), *others])
-    lines = lines_of(made_suite, *seeds(first.task, MINE, 80), *seeds(second.task, MINE, 80))
+    lines = lines_of(*seeds(first.task, MINE, 80), *seeds(second.task, MINE, 80))
     heads = [line for line in lines if "K 80" in line]
     assert [str(cell) in line for cell, line in zip((second, first), heads, strict=True)] == [True, True]
     assert heads[1].endswith("(not a core cell)")
 
 
-def test_one_seed_is_marked_and_not_tested(made_suite: Path) -> None:
-    lines = lines_of(made_suite, suite_record("lstf", MINE, 72.1))
+def test_one_seed_is_marked_and_not_tested() -> None:
+    lines = lines_of(suite_record("lstf", MINE, 72.1))
     assert lines[1] == "periodic copy, lstf informer CS: K 72.1*, not tested"
     assert lines[-1].startswith("* a single seed")
 
 
-def test_a_result_at_the_ceiling_is_its_solved_seeds(made_suite: Path) -> None:
-    lines = lines_of(made_suite, *(suite_record("lstf", MINE, 100, seed) for seed in (1, 2)))
+def test_a_result_at_the_ceiling_is_its_solved_seeds() -> None:
+    lines = lines_of(*(suite_record("lstf", MINE, 100, seed) for seed in (1, 2)))
     assert lines[1] == "periodic copy, lstf informer CS: 2 of 2 solved"
     assert "±" not in lines[2]
 
 
-def test_other_seeds_of_a_reference_join_its_family_instead_of_it(made_suite: Path) -> None:
-    [lines] = judge_attentions(["abc"], seeds("lstf", "abc", 90), reference=(made_suite,))["abc"]
+def test_other_seeds_of_a_reference_join_its_family_instead_of_it() -> None:
+    [lines] = judge_attentions(["abc"], frame_of(seeds("lstf", "abc", 90)))["abc"]
     assert lines[1].strip().startswith("periodic copy, lstf informer CS: worse than softmax attention, K 90.0")
 
 
-def test_the_name_is_that_of_tables_or_commands(made_suite: Path) -> None:
+def test_the_name_is_that_of_tables_or_commands() -> None:
     mine = [with_config(run, attention={"name": MINE}) for run in seeds("lstf", "Mine", 80)]
-    one, other = judge_attentions(["Mine", MINE], mine, reference=(made_suite,)).values()
+    one, other = judge_attentions(["Mine", MINE], frame_of(mine)).values()
     assert one == other
     assert one[0][0].startswith("Mine, pattern CS")
 
 
-def test_steps_to_solve_are_shown(made_suite: Path) -> None:
+def test_steps_to_solve_are_shown() -> None:
     costs = {seed: Cost(steps_to_solve=100 * seed) for seed in (1, 2, 3)}
     mine = [suite_record("lstf", MINE, 100, seed, cost=cost) for seed, cost in costs.items()]
-    lines = lines_of(made_suite, *mine)
-    assert any(line.endswith("solved in 3 of 3 seeds, after 200 [0, 448] steps") for line in lines)
+    lines = lines_of(*mine)
+    assert any(line.endswith("reached 90 in 3 of 3 seeds, after 200 [0, 448] steps") for line in lines)
 
 
-def test_an_unfinished_seed_is_named(made_suite: Path) -> None:
+def test_an_unfinished_seed_is_named() -> None:
     done = suite_record("lstf", MINE, 90)
-    about = make_about(**{**done.cell, "seed": 2}, config=done.config)
+    about = make_about(**{**done.cell, "seed": 2}, config={**done.config, "seed": 2})
     reason = FloatingPointError("the loss is nan")
-    failed = Record.failed(about, status=Status.DIVERGED, error=reason, step=3, cost=COST, metrics=[])
-    assert "not scored: lstf informer CS: seed 2 is diverged" in lines_of(made_suite, done, failed)
+    failed = Record.failed(about, status=Status.DIVERGED, error=reason, step=3, cost=COST, metrics=done.metrics)
+    assert "not scored: lstf informer CS: seed 2 is diverged" in lines_of(done, failed)
 
 
-@pytest.mark.usefixtures("made_suite")
 def test_score_prints_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for record in seeds("lstf", "Mine", 80, config={"attention": {"name": MINE}}):
         record.write(tmp_path)
@@ -103,8 +105,8 @@ def test_score_prints_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "Mine" in capsys.readouterr().out
 
 
-def test_a_bound_is_at_most_100(made_suite: Path) -> None:
-    lines = lines_of(made_suite, *(suite_record("lstf", MINE, k, seed) for seed, k in enumerate((60, 90, 99), 1)))
+def test_a_bound_is_at_most_100() -> None:
+    lines = lines_of(*(suite_record("lstf", MINE, k, seed) for seed, k in enumerate((60, 90, 99), 1)))
     assert lines[1] == "periodic copy, lstf informer CS: undecided, K 83.0, at most 100.0"
-    better = lines_of(made_suite, *seeds("lstf", MINE, 110))
+    better = lines_of(*seeds("lstf", MINE, 110))
     assert better[1] == "periodic copy, lstf informer CS: better than softmax attention, K 110.0"

@@ -19,11 +19,11 @@ EDITS = [
 ]
 PROGRAM = """
     from cab.records.files import COMMITTED_DIRS
-    from cab.records.results import whole_records
+    from cab.records.record import records_in
     from cab.registry.registries import ATTENTIONS, BACKBONES
     from cab.runner.cell import Cell, current_config
 
-    records = [record for folder in COMMITTED_DIRS for _, record in whole_records(folder, skipped=[])]
+    records = [record for folder in COMMITTED_DIRS for _, record in records_in(folder, [])]
     cells = [Cell.from_config(current_config(record)) for record in records]
     print(len(records), sum(cell.hash == record.hash for cell, record in zip(cells, records)))
     abc, local = (ATTENTIONS.get(name).options for name in ("abc", "local"))

@@ -11,7 +11,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.errors import UserError
-from cab.records.results import whole_records
+from cab.records.record import records_in
 from cab.registry.names import is_generated
 from cab.registry.registries import ATTENTIONS, TASKS
 from cab.registry.tables import read_rows
@@ -143,7 +143,7 @@ def test_hours_of_committed_records_are_their_medians() -> None:
             stated[(folder, *(row[key] for key in COST_KEYS))] = float(row["hours"])
     seconds: dict[tuple[str, ...], list[float]] = {}
     for folder in ("core", "mini"):
-        for _, record in whole_records(ROOT / "results" / folder, skipped=[]):
+        for _, record in records_in(ROOT / "results" / folder, []):
             key = (folder, *(record.cell[name] for name in COST_KEYS))
             seconds.setdefault(key, []).append(record.cost.cpu_seconds)
     assert len(stated) >= 15

@@ -14,11 +14,14 @@ import pytest
 from attentions.abc import ABCAttention
 from cab.cli.main import main
 from cab.errors import UserError
+from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import Identity, Program, changed_modules, differences
-from cab.records.record import Record
-from cab.records.results import MINI_DIR, load_results, with_program_names, with_reference_results
+from cab.records.names import names_of_programs
+from cab.records.record import Record, records_in
 from cab.registry.program import STANDALONE
 from cab.registry.registries import ATTENTIONS
+from cab.results.guards import first_reference
+from cab.results.load import load, load_results
 from cab.runner import provenance
 from cab.runner.cell import Cell
 from cab.runner.folder import cell_statuses
@@ -229,17 +232,17 @@ def test_seeds_of_different_code_are_different_rows(
 
 def test_reference_results_are_in_no_row_with_others(tmp_path: Path) -> None:
     """Not even those of the same code and of other seeds."""
-    bundled = next(record for record in load_results(MINI_DIR)["record"] if record.cell["attention"] == "linear")
+    bundled = next(record for _, record in records_in(REFERENCE_DIRS[1], []) if record.cell["attention"] == "linear")
     config = {**bundled.config, "seed": 99}
     for code in (OTHER_CODE, bundled.attention_code):
         cell = {name: bundled.cell[name] for name in bundled.cell if name != "seed"}
         folder = tmp_path / code
         make_record({"mse": 1.0}, config=config, attention_code=code, seed=99, **cell).write(folder)
-        results = with_reference_results(load_results(folder))
+        results = first_reference(load(folder, with_reference=True).frame)
         names = set(results.loc[results["attention"].str.match(r"linear$|linear \["), "attention"])
         assert names == {"linear", f"linear [{code[:8]}]"}
     programs = [write(tmp_path, "1" * 16, 1, day=1), write(tmp_path, "2" * 16, 2, day=2)]
-    assert {record.cell["attention"] for record in with_program_names(programs)} == {"abc", "abc [11111111]"}
+    assert set(names_of_programs(programs)) == {"abc", "abc [11111111]"}
 
 
 def test_seeds_of_different_code_of_the_project_are_averaged_on_request_only(tmp_path: Path, caplog: Any) -> None:

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from cab.cli.main import main
 from cab.config.compose import compose
 from cab.records.record import Cost
-from cab.records.results import load_results
 from cab.registry.registries import ATTENTIONS, TASKS
-from cab.results import own_settings
-from cab.results.comparison import compared
-from cab.results.paper_tables import PaperTable, paper_tables, published_values
+from cab.results import paper_values
+from cab.results.comparison import compared, shown
+from cab.results.load import OWN, load_results
+from cab.results.published import PaperTable, paper_tables, published_values
 from tests.helpers.made_records import make_record
 
 ROOT = Path(__file__).parents[3]
@@ -46,14 +47,15 @@ def of_source(*sources: str) -> list[Any]:
 @pytest.fixture(scope="module")
 def published() -> Any:
     """The raw metrics of Table 3, as if they were own results."""
-    return load_results(PAPER)
+    frame = load_results(PAPER / "results.csv").assign(source=OWN)
+    return frame[frame["value"].notna()]
 
 
 @pytest.fixture
 def _counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the counting of parameters, which tests/backbones/test_backbones_parameters.py tests, by its results."""
     counts = {(row["pattern"], row["backbone"], row["attention"]): int(row["params"]) for row in reproduced()}
-    monkeypatch.setattr(own_settings, "_count", lambda *cell: counts.get(cell))
+    monkeypatch.setattr(paper_values, "count_parameters", lambda *cell: counts.get(cell))
 
 
 def reproduced() -> list[dict[str, str]]:
@@ -165,7 +167,34 @@ def test_generated_data_replace_the_published_ones_in_a_rehearsal(
     assert [(row["attention"], row["quantity"], row["data"]) for row in own] == [("vanilla", "text", "real")]
 
 
+def test_the_mean_is_over_the_seeds_with_a_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cell: dict[str, Any] = {"task": "lra", "dataset": "text", "config_variant": "", "backbone": "encoder"}
+    for seed, value in enumerate((0.4, None, 0.6)):
+        make_record({"accuracy": value}, **cell, pattern="NS", preset="paper", seed=seed).write(tmp_path)
+    [row] = [row for row in printed("lra", str(tmp_path), capsys=capsys) if row["own"]]
+    assert (float(row["own"]), row["runs"], row["missing"]) == (0.5, "2", "1 of 3 without a score (NaN or inf)")
+    assert main(["paper", "lra", str(tmp_path)]) == 0
+    assert "1 of 3 without a score (NaN or inf): vanilla text" in capsys.readouterr().err
+
+
 # --- from Table 3 -----------------------------------------------------------------------------------------------------
+
+
+OF_RESULTS = of_source("indices", "scales", "benefit", "correlations", "records")
+
+
+@pytest.mark.parametrize("table", OF_RESULTS)
+def test_published_results_are_never_own_values(table: PaperTable, published: Any) -> None:
+    paper = load_results(PAPER)
+    assert compared(table, paper)["own"].isna().all()
+    both = pd.concat([published, paper], ignore_index=True)
+    pd.testing.assert_frame_equal(compared(table, both), compared(table, published))
+
+
+@pytest.mark.parametrize("table", of_source("indices", "benefit", "correlations"))
+def test_headings_name_the_normalization_of_own_indices(table: PaperTable, published: Any) -> None:
+    assert shown(table, compared(table, published)).caption == f"{table.title}; own values: normalization official"
+    assert shown(table, compared(table)).caption == table.title
 
 
 @pytest.mark.parametrize("table", of_source("scales"))
@@ -185,6 +214,12 @@ def test_means_and_deviations_over_attentions(table: PaperTable, published: Any)
 def test_the_index_of_each_task(published: Any) -> None:
     made = compared(TABLES["table6"], published)
     expected = [row for row in rows_of("compositional_index.csv") if row["task"] != "all"]
+    absent = made[made["published"] == ""]
+    assert absent[["pattern", "task", "attention", "missing"]].to_numpy().tolist() == [
+        ["NS", "sum", "s4d", "missing: " + ", ".join(f"transformer multi_news rouge{n}" for n in "12L")],
+        ["CS", "lm", "vanilla", "missing: gpt2 pg19 ppl"],
+    ]
+    made = made[made["published"] != ""]
     assert len(made) == len(expected)
     texts = {(row["pattern"], row["task"], row["attention"]): row["index"] for row in expected}
     for row in made.to_dict("records"):
@@ -363,9 +398,9 @@ def test_a_count_that_is_truncated_in_print() -> None:
     [row] = (
         published_values(TABLES["table16"]).query("backbone == 'sr3' and attention == 'longshort'").to_dict("records")
     )
-    assert own_settings._count(row["pattern"], row["backbone"], row["attention"]) == 99_657_043
-    assert own_settings._rounded(99.657043, row["published"]) == "yes, truncated in print"
-    assert own_settings._rounded(99.661, row["published"]) == "no"
+    assert paper_values.count_parameters(row["pattern"], row["backbone"], row["attention"]) == 99_657_043
+    assert paper_values._rounded(99.657043, row["published"]) == "yes, truncated in print"
+    assert paper_values._rounded(99.661, row["published"]) == "no"
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -14,9 +14,11 @@ import pytest
 from cab.cli.main import main
 from cab.registry.registries import TASKS
 from cab.results.cells import suite_cells
-from cab.results.check import CHECKS, check_cell, missing_evidence
-from cab.results.runs import suite_runs
+from cab.results.retained import suite_runs
+from cab.results.validity import CHECKS, check_cell, invalid_cells, missing_evidence
+from cab.results.verdict import frame_of
 from tests.helpers.suite_records import CELLS, made_anchors, suite_record, value_record
+from tools.suite.invalid_cells import invalid_rows
 
 CELL = dataclasses.replace(CELLS["lstf"], memory_bounded_baseline="bound", long_memory=True)
 GOOD = {
@@ -41,7 +43,7 @@ def check(changes: dict[str, list[float]] | None = None, **baselines: float) -> 
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cab.results.cells.read_anchors", lambda: {CELL.key: anchors})
-        runs = suite_runs(records)
+        runs = suite_runs(frame_of(records))
     return check_cell(CELL, anchors, runs)
 
 
@@ -75,7 +77,7 @@ def test_why_a_cell_does_not_measure(
 def test_a_cell_without_anchors_or_baseline_is_not_judged() -> None:
     found = check({"none": [0.9]})
     assert found["measures"] == "not judged: no anchors with two seeds of vanilla and none"
-    assert check_cell(CELL, made_anchors()[CELL.key], suite_runs([]))["measures"] == "not judged: no results"
+    assert check_cell(CELL, made_anchors()[CELL.key], suite_runs(frame_of([])))["measures"] == "not judged: no results"
     assert check(mean=1.0)["measures"] == "not judged: no record contains baseline ridge"
 
 
@@ -162,3 +164,9 @@ def test_cells_without_results_are_not_judged(
     rows = {row["cell"]: row["measures"] for row in csv.DictReader(capsys.readouterr().out.splitlines())}
     assert rows["lm gpt2 CS"] == "not judged: no results"
     assert rows["mlm roberta NS"] == "not judged: no anchors with two seeds of vanilla and none"
+
+
+def test_the_table_of_invalid_cells_is_what_is_computed() -> None:
+    """The page reads it, and no records."""
+    rows = [[*key, reason] for key, reason in invalid_cells().items()]
+    assert invalid_rows()[1:] == rows, "run python -m tools.suite.invalid_cells"

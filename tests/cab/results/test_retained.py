@@ -1,4 +1,7 @@
-"""K of a cell: its verdicts, one family of tests per cell, and its marks. test_board_columns.py recomputes it."""
+"""K of a cell: its verdicts, one family of tests per cell, and its marks.
+
+test_suite_board_columns.py recomputes it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from cab.results.gain import GAINS, MIN_SEEDS, Judged, gains_of, judged
-from cab.results.runs import RUNS, read_runs, suite_runs
+from cab.results.load import load_results
+from cab.results.retained import GAINS, MIN_SEEDS, Judged, gains_of, gains_table, judged, suite_runs
 from cab.results.statistics import Verdict
+from tests.cab.results.conftest import frame_of
 from tests.helpers.suite_records import made_suite as made_suite, seeds, suite_record
 from tools.validity import simulate_statistics as simulation
 
@@ -77,20 +82,18 @@ def test_own_results_do_not_change_other_verdicts() -> None:
     """Each own attention joins the family of the reference alone, instead of a reference of its name."""
 
     def rows(source: str, points: dict[str, list[float]]) -> list[dict[str, Any]]:
-        names = dict(zip(RUNS[:3], ("probe", "mixer", "CS"), strict=True)) | {"source": source, "reason": ""}
-        facts = {"value": 0.5, "steps": math.nan, "unfinished": False, "diverged": False, "slots": ""}
+        about = {"task": "probe", "backbone": "mixer", "pattern": "CS", "source": source, "reason": "", "program": ""}
+        about |= {"value": 0.5, "steps": math.nan, "unfinished": False, "diverged": False, "slots": ""}
         return [
-            {**names, **facts, "verified": "yes", "attention": name, "seed": seed, "K": k}
+            {**about, "status": "", "verified": "yes", "attention": name, "label": name, "seed": seed, "K": k}
             for name, own in points.items()
             for seed, k in enumerate(own)
         ]
 
-    import pandas as pd
-
     known = {f"a{n}": [8.0 * n, 8.0 * n + 0.5, 8.0 * n + 1] for n in range(1, 11)}
     mine = {"mine": [60.0, 90.0, 94.0], "a1": [50.0, 51.0, 52.0]}
-    both = pd.DataFrame(rows("reference", ANCHORS | known) + rows("own", mine), columns=RUNS)
-    found = gains_of(both).set_index(["source", "attention"])
+    found = gains_of(pd.DataFrame(rows("reference", ANCHORS | known) + rows("own", mine)))
+    found = found.set_index(["source", "attention"])
     own, alone = found.loc["own"], verdicts(**known)
     assert own["verdict"].to_dict() == {"mine": Verdict.UNDECIDED, "a1": Verdict.WORSE}
     assert own.loc["a1", "bound"] == verdicts(**known | {"a1": mine["a1"]})["a1"].bound
@@ -98,22 +101,23 @@ def test_own_results_do_not_change_other_verdicts() -> None:
     assert {name: found.loc[("reference", name), "bound"] for name in known} == {n: alone[n].bound for n in known}
 
 
-@pytest.mark.usefixtures("made_suite")
-def test_columns() -> None:
-    """A seed is solved from 90 on; K may be negative; a result without K has the reason."""
+def test_columns(made_suite: Path) -> None:
+    """A seed reaches 90; K may be negative; a result without K has the reason."""
     mixed = [suite_record("lstf", "mixed", k, seed) for seed, k in ((1, 100), (2, 99), (3, 30))]
     other = suite_record("lstf", "other", 80, data={"rows": 3})
-    table = gains_of(suite_runs([*mixed, *seeds("lstf", "worse", -15)], [other]))
+    frame = pd.concat([frame_of(mixed + seeds("lstf", "worse", -15), made_suite), frame_of([other])])
+    table = gains_table(frame)
     assert list(table.columns) == GAINS
     found = table.set_index("attention")
-    assert found.loc["mixed", ["seeds", "solved", "source", "ability"]].tolist() == [3, 2, "reference", "periodic copy"]
+    names = ["seeds", "reached_90", "source", "ability"]
+    assert found.loc["mixed", names].tolist() == [3, 2, "reference", "periodic copy"]
     assert found.loc["worse", "K"] == pytest.approx(-15)
     assert found.loc["other", ["seeds", "source", "verdict"]].tolist() == [0, "own", ""]
     assert found.loc["other", "note"].startswith("seed 1 has data")
 
 
 def test_the_steps_are_those_of_every_seed(made_suite: Path) -> None:
-    found = gains_of(read_runs([made_suite])).query("task == 'lstf'").set_index("attention")
+    found = gains_table(load_results(made_suite)).query("task == 'lstf'").set_index("attention")
     assert found.loc["vanilla", "steps"] == 120
     assert math.isnan(found.loc["none", "steps"]), "one of five seeds"
 
@@ -125,10 +129,11 @@ def test_the_steps_are_those_of_every_seed(made_suite: Path) -> None:
         (90, {"unfinished": True}, "unfinished"),
         (90, {"unfinished": True, "diverged": True}, "diverged"),
         (99, {"unfinished": True}, ""),
+        (90, {"slots": "4 slots for 64 facts"}, "few slots"),
     ],
 )
-def test_a_lower_bound_is_below_the_ceiling_and_did_not_diverge(k: float, changes: dict[str, bool], note: str) -> None:
-    runs = suite_runs(seeds("lstf", "abc", k))
+def test_a_lower_bound_is_below_the_ceiling_and_did_not_diverge(k: float, changes: dict[str, Any], note: str) -> None:
+    runs = suite_runs(frame_of(seeds("lstf", "abc", k)))
     [found] = gains_of(runs.assign(**changes)).query("attention == 'abc'")["note"]
     assert found == note
 

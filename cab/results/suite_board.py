@@ -1,4 +1,4 @@
-"""The board of the suite: what each attention can do, compared with softmax attention, and what it costs.
+"""The board of the suite, and its findings in sentences: what each attention can do compared with softmax attention.
 
 The board is a data frame: rows are attentions, and columns are core cells, an ability in a pattern each; K is not
 averaged over them. Costs are those of another configuration than K.
@@ -7,7 +7,8 @@ averaged over them. Costs are those of another configuration than K.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,22 +17,10 @@ import pandas as pd
 from cab.files.disk import listed, sanitize_text
 from cab.files.text_table import read_csv
 from cab.patterns import pattern_rank
-from cab.records.files import REFERENCE_DIRS
-from cab.records.record import Record
-from cab.records.results import installed_code, load_results, names_of_programs
+from cab.records.names import installed_code
+from cab.records.verified import VERDICTS
 from cab.registry.registries import ATTENTIONS
-from cab.results.cells import (
-    ANCHORS,
-    FOLDER,
-    SOFTMAX,
-    TUNED,
-    SuiteCell,
-    cell_descriptions,
-    own_runs,
-    runs_of,
-    suite_cells,
-)
-from cab.results.check import invalid_cells
+from cab.results.cells import ANCHORS, FOLDER, SOFTMAX, TUNED, SuiteCell, cell_descriptions, suite_cells
 from cab.results.costs import (
     LENGTH,
     RUNS as COST_RUNS,
@@ -41,11 +30,14 @@ from cab.results.costs import (
     cost_of,
     is_committed,
     measured_costs,
+    suite_states,
 )
 from cab.results.formats import Cell, gain, numbers, texts
-from cab.results.gain import MATCHING, gains_frame
-from cab.results.state import suite_states
-from cab.results.table import OWN, Column, Row, Table
+from cab.results.load import OWN, runs_of
+from cab.results.retained import MATCHING, gains_table
+from cab.results.statistics import Verdict
+from cab.results.table import Column, Row, Table
+from cab.results.validity import invalid_cells
 
 RECALL = "probe"
 """Task of the cells with 64 facts: abilities ``recall`` and ``source to target``."""
@@ -69,38 +61,34 @@ REMARKS = (
 NAMES = ("family", "attention", "own", "verified", "seeds")
 """First columns of the board."""
 FIELDS = {
-    **{name: name for name in ("K", "low", "high", "bound", "seeds", "solved", "steps_vs_softmax")},
+    **{name: name for name in ("K", "low", "high", "bound", "seeds", "reached_90", "steps_vs_softmax")},
     **{"vs_softmax": "verdict", "best": "best", "note": "note"},
 }
 """Fields of a core cell in ``suite.csv``, and columns of :func:`core_gains`."""
+RESULTS = {
+    Verdict.BETTER: "are better",
+    Verdict.WORSE: "are worse than softmax attention",
+    Verdict.EQUIVALENT: "are equivalent to it",
+    Verdict.SOLVED: "solve the cell in every seed",
+    Verdict.UNDECIDED: "are undecided",
+}
+EXAMPLES = ("linear", "local")
+"""Attentions that are named besides the best two."""
 
 
 class Suite(NamedTuple):
-    """Results in the cells of the suite as the table of :func:`cab.load_results`, as K, and as the board."""
+    """Results in the cells of the suite as a frame of :func:`cab.load_results`, as K, and as the board."""
 
-    results: pd.DataFrame
+    frame: pd.DataFrame
     gains: pd.DataFrame
     board: pd.DataFrame
 
 
-def suite_of(results: pd.DataFrame, costs: Costs | None = None, *, with_reference: bool = False) -> Suite | None:
-    """Return the results of the suite, after the reference results if they are requested; None without K."""
-    results = with_suite_references(results) if with_reference else results
-    gains = gains_frame(results)
+def suite_of(frame: pd.DataFrame, costs: Costs | None = None) -> Suite | None:
+    """Return the results of the suite in a frame; None without K."""
+    gains = gains_table(frame)
     is_scored = (gains["seeds"] > 0) & ~gains["attention"].isin(ANCHORS)
-    return Suite(results, gains, suite_board(gains, results, costs)) if is_scored.any() else None
-
-
-def with_suite_references(results: pd.DataFrame) -> pd.DataFrame:
-    """Return the user's runs after all bundled results of the suite; one name in a cell is one program.
-
-    Unlike :func:`cab.records.results.with_reference_results`, which adds one folder per place, it adds all of them.
-    """
-    own = results[results["file"].isin(own_runs(results)["file"])]
-    together = pd.concat([load_results(REFERENCE_DIRS), own], ignore_index=True)
-    runs = runs_of(together)
-    names = dict(zip(runs["file"], names_of_programs(list(runs["record"])), strict=True))
-    return together.assign(attention=together["file"].map(names))
+    return Suite(frame, gains, suite_board(gains, frame, costs)) if is_scored.any() else None
 
 
 def core_cells() -> dict[tuple[str, str, str], SuiteCell]:
@@ -116,14 +104,14 @@ def prefix(cell: SuiteCell) -> str:
 
 
 def core_gains(gains: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of :func:`cab.results.gain.gains_frame` with K in a core cell.
+    """Return the rows of :func:`cab.results.retained.gains_table` with K in a core cell.
 
     Further columns: ``column`` (:func:`prefix`), ``own``, ``steps_vs_softmax``, and ``best``, whether verified code
     matches softmax attention.
     """
     columns = {key: prefix(cell) for key, cell in core_cells().items()}
     keys = zip(gains["task"], gains["backbone"], gains["pattern"], strict=True)
-    core = gains.assign(column=[columns.get(key, "") for key in keys], own=gains["source"] == "own")
+    core = gains.assign(column=[columns.get(key, "") for key in keys], own=gains["source"] == OWN)
     core = core[(core["column"] != "") & (core["seeds"] > 0)]
     softmax = core[core["attention"] == SOFTMAX].set_index("column")["steps"]
     matches = (core["attention"] == SOFTMAX) | core["verdict"].isin(MATCHING)
@@ -131,27 +119,28 @@ def core_gains(gains: pd.DataFrame) -> pd.DataFrame:
     return core.assign(steps_vs_softmax=relative, best=matches & (core["verified"] == "yes"))
 
 
-def suite_board(gains: pd.DataFrame, results: pd.DataFrame, costs: Costs | None = None) -> pd.DataFrame:
+def suite_board(gains: pd.DataFrame, frame: pd.DataFrame, costs: Costs | None = None) -> pd.DataFrame:
     """Return the board with the columns of ``suite.csv``: one row per attention, by family, the best recall first.
 
     Args:
-        gains: :func:`cab.results.gain.gains_frame` of ``results``.
+        gains: :func:`cab.results.retained.gains_table` of ``frame``.
         costs: costs of attentions without a committed one, which replace those stored with the results.
     """
-    core, own = core_gains(gains), own_runs(results)
+    core, own = core_gains(gains), runs_of(frame[frame["source"] == OWN])
     shown = set(core.loc[~core["attention"].isin(ANCHORS), "column"])
     columns = [name for name in map(prefix, core_cells().values()) if name in shown]
     folders = list(dict.fromkeys(Path(file).parent for file in own["file"]))
+    groups: Any = own.groupby("attention")
+    programs = {name: list(dict.fromkeys(zip(of["pattern"], of["program"], strict=True))) for name, of in groups}
     order = list(dict.fromkeys(families().values()))
     rows, places = [], []
     for (attention, is_own), cells in core.groupby(["attention", "own"], sort=False):
-        runs = list(own.loc[own["attention"] == attention, "record"]) if is_own else []
         of_column = {cell["column"]: cell for cell in cells.to_dict("records")}
-        facts = _facts(str(attention).removesuffix(TUNED), runs, folders, costs or {})
+        facts = _facts(str(attention), programs.get(attention, ()) if is_own else (), folders, costs or {})
         rows.append(
             {
                 **{"family": facts.pop("family"), "attention": attention, "own": is_own},
-                "verified": min(cells["verified"], key=("no", "unknown", "yes").index),
+                "verified": min(cells["verified"], key=VERDICTS.index),
                 "seeds": cells["seeds"].min(),
                 **{f"{c}.{name}": of_column.get(c, {}).get(field) for c in columns for name, field in FIELDS.items()},
                 **facts,
@@ -178,20 +167,23 @@ def families() -> dict[str, str]:
     return {name: row["family"] for row in read_csv(FOLDER / "families.csv") for name in row["attentions"].split()}
 
 
-def _facts(name: str, runs: Sequence[Record], folders: Sequence[Path], costs: Costs) -> dict[str, Any]:
+def _facts(
+    attention: str, programs: Iterable[tuple[str, str]], folders: Sequence[Path], costs: Costs
+) -> dict[str, Any]:
     """Return family, state, complexity and costs of an attention.
 
-    The tables of this repository apply to the code of the user's ``runs`` only if it is the same; otherwise, its costs
-    are those in ``costs``, or those that were measured with this code and stored in ``folders``.
+    The tables of this repository apply to the user's ``programs`` (pattern and code) only if they are the same.
+    Otherwise, the costs are those in ``costs``, or those that were measured with this code and stored in ``folders``.
     """
-    is_ours = all(map(is_committed, runs))
+    name = attention.removesuffix(TUNED)
+    is_ours = all(is_committed(attention, code) for _, code in programs)
     known_costs = {**costs, **(measured_costs() if is_ours else {})}
     known = {pattern: cost for (measured, pattern), cost in known_costs.items() if measured == name}
-    for run in runs:
-        if (cost := cost_of(run, folders)) != MeasuredCost():
-            known.setdefault(str(run.cell["pattern"]), cost)
+    for pattern, code in programs:
+        if (cost := cost_of(attention, pattern, code, folders)) != MeasuredCost():
+            known.setdefault(pattern, cost)
     declared = next((cost.complexity for cost in known.values()), "")
-    if name in ATTENTIONS and all(run.attention_code == installed_code(name) for run in runs):
+    if name in ATTENTIONS and all(code == installed_code(name) for _, code in programs):
         declared = ATTENTIONS.get(name).complexity
     causal = known.get("CS", MeasuredCost())
     state = (is_ours and suite_states().get(name)) or causal.suite_state
@@ -299,3 +291,59 @@ def recall_points(board: pd.DataFrame, costs: pd.Series) -> pd.DataFrame:
     points = pd.DataFrame(shown).astype({"cost": float, "K": float}).set_axis(names)
     is_tuned = found["attention"].str.endswith(TUNED).to_numpy(dtype=bool)
     return points[~is_tuned & (points["cost"] > 0)].dropna(subset="K")
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+
+def main_sentence(board: pd.DataFrame) -> str:
+    """Return all of :func:`findings`."""
+    return " ".join(findings(board))
+
+
+def findings(board: pd.DataFrame) -> list[str]:
+    """Return what attentions with a constant-size state recall, compared with softmax attention, and then details.
+
+    Attentions without verified code, with a single seed or with a tuned learning rate are not counted, nor are own
+    results of a reference attention.
+    """
+    counted = board[(board["verified"] == "yes") & ~board["attention"].str.endswith(TUNED)]
+    counted = counted.sort_values("own", ascending=False, kind="stable").drop_duplicates("attention", keep="last")
+    recall = {}
+    for row in counted[~counted["attention"].isin(ANCHORS)].to_dict("records"):
+        if row.get("CS.recall.seeds", 0) > 1 and row["suite_state_grows"] is False:
+            recall[row["attention"]] = gain_fields(row, "CS.recall")
+    if not recall:
+        return ["No attention with a constant-size state, verified code and several seeds has results in recall."]
+    verdicts = {word: sorted(name for name, cell in recall.items() if cell["verdict"] == word) for word in Verdict}
+    matching = [name for verdict in MATCHING for name in verdicts[verdict]]
+    parts = [f"{len(verdicts[Verdict.WORSE])} are worse than softmax attention in causal recall"]
+    parts += [f"{_counted(matching)} match{'es' * (len(matching) == 1)} it"] if matching else []
+    undecided = verdicts[Verdict.UNDECIDED]
+    parts += [f"{_counted(undecided)} {'are' if len(undecided) > 1 else 'is'} undecided"] if undecided else []
+    ranked = sorted(recall, key=lambda name: -min(max(recall[name]["K"], 0), 100))
+    named = dict.fromkeys([*ranked[:2], *(name for name in EXAMPLES if name in recall)])
+    seeds = min(int(recall[name]["seeds"]) for name in named)
+    shares = ", ".join(f"{name} retains {_share(recall[name])}" for name in named)
+    details = (
+        f"Of 64 facts, {shares} (at least {seeds} seeds each). {_decided(counted)} The networks have a width of 32 or "
+        "64 and train on generated data for minutes; on real text, small networks rank attentions differently."
+    )
+    main = f"Of {len(recall)} attentions with a constant-size decode state, {', '.join(parts)}."
+    return [sanitize_text(text) for text in (main, details)]
+
+
+def _decided(board: pd.DataFrame) -> str:
+    """Return how many results of an attention in a cell, with several seeds, have each verdict."""
+    verdicts = Counter(value for name in board if str(name).endswith(".vs_softmax") for value in board[name])
+    counts = {verdict: verdicts[verdict] for verdict in RESULTS if verdicts[verdict]}
+    words = ", ".join(f"{count} {RESULTS[verdict]}" for verdict, count in counts.items())
+    return f"Of all {sum(counts.values())} results of verified code with several seeds in a core cell, {words}."
+
+
+def _counted(names: Sequence[str]) -> str:
+    return f"{len(names)} ({', '.join(names)})"
+
+
+def _share(cell: Mapping[str, Any]) -> str:
+    return f"{'at least ' if 'unfinished' in cell['note'] else ''}{max(cell['K'], 0):.0f}%"

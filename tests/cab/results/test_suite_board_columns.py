@@ -15,9 +15,9 @@ import pandas as pd
 from scipy import stats
 
 from cab.records.files import REFERENCE_DIRS
-from cab.records.results import load_results
 from cab.registry.registries import ATTENTIONS
-from cab.results.board import suite_csv, suite_of
+from cab.results.load import load_results
+from cab.results.suite_board import suite_csv, suite_of
 
 ROOT = Path(__file__).parents[3]
 SUITE = ROOT / "configs" / "suite"
@@ -80,7 +80,7 @@ def recomputed_cell(
         if name in ANCHORS:
             steps = numbers(anchors[name], "steps")
         is_solved = len(steps) == len(found) and None not in steps
-        columns[name] = {"K": found.mean(), "seeds": len(found), "solved": int((found >= 90).sum())}
+        columns[name] = {"K": found.mean(), "seeds": len(found), "reached_90": int((found >= 90).sum())}
         columns[name]["steps_vs_softmax"] = np.mean(steps) / softmax_steps if is_solved else math.nan
         columns[name] |= {"low": math.nan, "high": math.nan, "bound": math.nan, "vs_softmax": "", "note": ""}
         if name not in ANCHORS and len(found) > 1:

@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import json
 import re
-from functools import partial
 from html import unescape
 from pathlib import Path
 
@@ -15,35 +14,32 @@ import pandas as pd
 import pytest
 
 from cab.cli.main import main
-from cab.records.files import REFERENCE_DIRS
-from cab.records.results import PAPER_DIR, load_results
+from cab.records.files import PAPER_DIR, REFERENCE_DIRS
 from cab.registry.registries import ATTENTIONS
 from cab.results import page
-from cab.results.board import (
+from cab.results.cells import cell_descriptions, metric_meanings, suite_cells
+from cab.results.costs import TOKENS, suite_state, suite_states
+from cab.results.figures import frontier, frontier_figure
+from cab.results.formats import Cell
+from cab.results.load import OWN, load, load_results
+from cab.results.suite_board import (
     OTHER,
     Suite,
     board_table,
     families,
+    findings,
+    main_sentence,
     recall_points,
     state_size,
     suite_of,
-    with_suite_references,
 )
-from cab.results.cells import cell_descriptions, metric_meanings, own_runs, suite_cells
-from cab.results.costs import TOKENS
-from cab.results.figures import frontier, frontier_figure
-from cab.results.formats import Cell
-from cab.results.sentence import findings, main_sentence
-from cab.results.state import suite_state, suite_states
-from cab.results.verdict import judge_attentions
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 from tools.site.readme_figure import reference_board
 
 
 @pytest.fixture
-def folders(made_suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def folders(made_suite: Path, tmp_path: Path) -> list[Path]:
     """The reference results, and own ones of two attentions: one in all cells, one with a single seed."""
-    monkeypatch.setattr("cab.results.cells.REFERENCE_DIRS", (made_suite,))
     own = [run for task in CELLS for run in seeds(task, "mine", 80)]
     own += [suite_record(task, "single", 70) for task in CELLS]
     for record in own:
@@ -126,11 +122,10 @@ def test_every_attention_has_a_family() -> None:
     assert set(families()) == own
 
 
-def test_yours_are_your_records(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yours_are_your_records(folders: list[Path]) -> None:
     """One own run of abc neither makes the reference results the user's, nor is it averaged or judged with them."""
     suite_record("lstf", "abc", 97, 9).write(folders[1])
     suite = made(folders)
-    monkeypatch.setattr(page, "judge_attentions", partial(judge_attentions, reference=(folders[0],)))
     [verdict] = page._suite(suite)["own"]["abc"]
     assert verdict.startswith("abc, pattern CS: 1 of 3 core cells")
     assert "periodic copy, lstf informer CS: K 97.0*, not tested\n" in verdict
@@ -139,13 +134,15 @@ def test_yours_are_your_records(folders: list[Path], monkeypatch: pytest.MonkeyP
     assert rows["CS.periodic_copy.seeds"].to_dict() == {False: 3, True: 1}
 
 
-def test_your_runs_follow_all_reference_results(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_your_runs_follow_all_reference_results(folders: list[Path]) -> None:
     """Each row once, also if the results contain the reference results."""
-    monkeypatch.setattr("cab.results.board.REFERENCE_DIRS", (folders[0],))
     for given in (folders[1:], folders):
-        table = with_suite_references(load_results(given))
-        assert list(own_runs(table)["attention"].unique()) == ["mine", "single"]
-        assert not table.duplicated(["file", "metric"]).any()
+        frame = load(given, with_reference=True).frame
+        assert list(frame.loc[frame["source"] == OWN, "attention"].unique()) == ["mine", "single"]
+        assert not frame.duplicated(["file", "metric"]).any()
+        suite = suite_of(frame)
+        assert suite is not None
+        assert set(suite.board["attention"]) == set(made(folders).board["attention"])
 
 
 def test_the_main_sentence(folders: list[Path]) -> None:
@@ -256,9 +253,9 @@ def test_every_cell_and_metric_is_described() -> None:
 
 
 def test_published_results_have_no_runs_and_no_board() -> None:
-    results = load_results(PAPER_DIR)
-    assert own_runs(results).empty
-    assert suite_of(results) is None
+    frame = load_results(PAPER_DIR)
+    assert OWN not in set(frame["source"])
+    assert suite_of(frame) is None
 
 
 def test_the_frontier() -> None:

@@ -8,14 +8,12 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cab.records.files import REFERENCE_DIRS
+from cab.files.text_table import read_csv
 from cab.results import cells
-from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX, TUNED, Anchors, Key, SuiteCell
-from cab.results.gain import judged
-from cab.results.runs import baselines_of, by_cell, points_of, read_runs
+from cab.results.cells import ANCHORS, FOLDER, NO_ATTENTION, SOFTMAX, TUNED, Anchors, Key, SuiteCell
+from cab.results.retained import baselines_of, by_cell, judged, points_of
 from cab.results.statistics import CONFIDENCE, MARGIN, Estimate, Verdict, difference, weighted_sum
 
 if TYPE_CHECKING:
@@ -34,6 +32,8 @@ WINDOWED = "local"
 BOUNDED_STATES = ("linear", "cosformer", "performer", "abc", "s4d")
 """Attentions that decode with a constant-size state."""
 YES, NOT_JUDGED = "yes", "not judged"
+INVALID_FILE = FOLDER / "invalid.csv"
+"""The invalid cells according to the reference results; tools/suite/invalid_cells.py writes them."""
 CHECKS = [
     *("cell", "core", "attentions", "gap_lost", "gap_low", "different_pairs", "graded", "measures", "grades"),
     *("compared", "worse"),
@@ -41,7 +41,7 @@ CHECKS = [
 
 
 def checks_frame(runs: pd.DataFrame) -> pd.DataFrame:
-    """Validate each cell from runs of the suite (:func:`cab.results.runs.suite_runs`).
+    """Validate each cell from runs of the suite (:func:`cab.results.retained.suite_runs`).
 
     Returns:
         One row per cell with the columns cell, core, attentions (with several seeds, besides the anchors and tuned
@@ -150,12 +150,13 @@ def missing_evidence(checks: pd.DataFrame) -> list[str]:
     return lacking
 
 
-@functools.cache
-def invalid_cells(reference: tuple[Path, ...] = REFERENCE_DIRS) -> dict[Key, str]:
-    """Return the cells that do not measure attention according to ``reference``, with reasons.
+def invalid(checks: pd.DataFrame) -> dict[str, str]:
+    """Return the cells that do not measure attention, with the reasons; a cell that is not judged is not among them."""
+    reasons = dict(zip(checks["cell"], checks["measures"], strict=True))
+    return {cell: reason for cell, reason in reasons.items() if reason != YES and not reason.startswith(NOT_JUDGED)}
 
-    A cell that is not judged is not among them; see :func:`checks_frame`.
-    """
-    measures = checks_frame(read_runs(reference))["measures"]
-    reasons = {cell.key: reason for cell, reason in zip(cells.suite_cells(), measures, strict=True)}
-    return {key: reason for key, reason in reasons.items() if reason != YES and not reason.startswith(NOT_JUDGED)}
+
+@functools.cache
+def invalid_cells() -> dict[Key, str]:
+    """Return the cells that do not measure attention according to the reference results, with the reasons."""
+    return {(row["task"], row["backbone"], row["pattern"]): row["reason"] for row in read_csv(INVALID_FILE)}

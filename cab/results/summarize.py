@@ -1,0 +1,114 @@
+"""Mean and standard deviation over seeds: no other module computes them, so they are equal wherever they are shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cab.files.disk import listed
+from cab.records.names import PLACE
+from cab.records.record import Status
+from cab.records.verified import LEGEND, VERDICTS
+from cab.results.guards import of_one_data, refuse_versions, without_copies
+from cab.results.load import PUBLISHED, metrics_of
+from cab.results.statistics import Estimate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RANKS = {verdict: rank for rank, verdict in enumerate(VERDICTS)}
+NOT_GIVEN = "not given in the paper"
+"""Why a printed value is missing."""
+METRICS = [
+    *("source", *PLACE, "attention", "metric", "unit", "higher_is_better", "primary", "mean", "sd", "seeds"),
+    *("missing", "verified"),
+]
+
+
+def summarize(rows: pd.DataFrame, by: Sequence[str], *, value: str = "value", keep: Sequence[str] = ()) -> pd.DataFrame:
+    """Return one row per group of ``by``, in the order of the rows.
+
+    Args:
+        value: column of the values, one per seed; NaN for a seed without a score.
+        keep: columns of which a group has its first value.
+
+    Returns:
+        Columns ``by``, mean and sd over the seeds with a value (sd is NaN for one), seeds (their number; NaN for
+        published values, which do not say it), missing (``1 of 3 without a score (diverged)``, or empty), verified (the
+        worst verdict), and ``keep``.
+    """
+    by = list(by)
+    rows = rows.assign(
+        _rank=rows["verified"].map(RANKS),
+        _value=rows[value].astype(float).replace([math.inf, -math.inf], math.nan),
+        _printed=rows["source"] == PUBLISHED,
+    )
+    found = rows.groupby(by, sort=False, dropna=False).agg(
+        mean=("_value", "mean"),
+        sd=("_value", "std"),
+        seeds=("_value", "count"),
+        size=("_value", "size"),
+        verified=("_rank", "min"),
+        is_printed=("_printed", "all"),
+        **{name: (name, "first") for name in keep},
+    )
+    found["missing"] = ""
+    lacking = rows[rows["_value"].isna() & ~rows["_printed"]]
+    for key, of in lacking.groupby(by if len(by) > 1 else by[0], sort=False, dropna=False):
+        found.loc[[key], "missing"] = without_score(len(of), found.loc[[key], "size"].iloc[0], of["status"])
+    found.loc[found["is_printed"] & found["mean"].isna(), "missing"] = NOT_GIVEN
+    found["seeds"] = found["seeds"].where(~found["is_printed"])
+    found["verified"] = found["verified"].map(dict(enumerate(VERDICTS)))
+    return found.drop(columns=["is_printed", "size"]).reset_index()
+
+
+def without_score(count: int, total: int, statuses: Iterable[str]) -> str:
+    """Return how many of the seeds have no score, and why."""
+    reasons = sorted({*statuses} - {str(Status.FINISHED)}) or ["NaN or inf"]
+    return f"{count} of {total} without a score ({', '.join(reasons)})"
+
+
+def estimate(row: Any) -> Estimate:
+    """Return the mean of a row of :func:`summarize` with its variance."""
+    if not row.seeds >= 2:
+        return Estimate(row.mean, math.nan, 0)
+    return Estimate(row.mean, row.sd**2 / row.seeds, row.seeds - 1)
+
+
+def metrics_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return every metric of a frame as mean and standard deviation over seeds.
+
+    Returns:
+        Columns :data:`METRICS`, see :func:`summarize`.
+
+    Raises:
+        UserError: different results for one cell and seed, or versions of the task.
+    """
+    rows = metrics_of(frame)
+    refuse_versions(rows)
+    rows = without_copies(of_one_data(rows))
+    keep = ["unit", "higher_is_better", "primary"]
+    return summarize(rows, ["source", *PLACE, "attention", "metric"], keep=keep)[METRICS]
+
+
+def seeds_of_rows(frame: pd.DataFrame) -> dict[tuple[str, str], float]:
+    """Return the smallest number of seeds of any metric of each (pattern, attention); NaN for published results."""
+    row = ["pattern", "attention"]
+    counts: Any = summarize(metrics_of(frame), [*row, *PLACE[:-1], "metric"]).groupby(row)["seeds"].min().items()
+    return dict(counts)
+
+
+def verdicts(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Return the worst verdict of the runs of each (pattern, attention): ``no``, ``unknown`` or ``yes``."""
+    worst = frame["verified"].map(RANKS).groupby([frame["pattern"], frame["attention"]], sort=False).min()
+    pairs: Any = worst.items()
+    return {key: VERDICTS[rank] for key, rank in pairs}
+
+
+def verification_notes(frame: pd.DataFrame) -> list[str]:
+    """Return notes on unverified names in a table of results; published results are excluded."""
+    worst = verdicts(frame[frame["source"] != PUBLISHED])
+    unknown = sorted({attention for (_, attention), verdict in worst.items() if verdict == "unknown"})
+    lines = [LEGEND] if "no" in worst.values() else []
+    return lines + ([f"the results do not record whether these are verified: {listed(unknown)}"] if unknown else [])

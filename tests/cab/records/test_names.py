@@ -1,0 +1,73 @@
+"""Names of attentions in tables: one name in a place is one program with one setting."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from cab.records.names import names_of_programs
+from cab.records.record import Record
+from tests.helpers.made_records import make_record
+
+
+def runs_with(*trainers: dict[str, Any], **config: Any) -> list[Record]:
+    """One run of ABC per seed, with these settings of the trainer."""
+    configs = [{"trainer": trainer, **config} for trainer in trainers]
+    return [make_record({"mse": 1.0}, attention="abc", seed=seed, config=of) for seed, of in enumerate(configs, 1)]
+
+
+def test_seeds_with_other_settings_have_another_name(caplog: pytest.LogCaptureFixture) -> None:
+    rates = [{"learning_rate": rate, "max_steps": 9} for rate in (0.1, 0.1, 0.01)]
+    assert names_of_programs(runs_with(*rates)) == ["abc", "abc", "abc [trainer.learning_rate=0.01]"]
+    [text] = caplog.messages
+    assert text == (
+        "mini lstf etth1 multivariate informer NC abc has 1 runs with other settings: trainer.learning_rate=0.01; "
+        "separate row"
+    )
+    both = runs_with(*rates[:2], {"learning_rate": 0.01, "max_steps": None})
+    assert names_of_programs(both)[2] == "abc [trainer.learning_rate=0.01, trainer.max_steps=null]"
+
+
+@pytest.mark.parametrize(
+    ("trainers", "config"),
+    [
+        ([{"max_steps": 9}, {"max_steps": 9, "newer": 1}], {}),  # an option that was added since
+        ([{"learning_rate": 0.1}, {"learning_rate": 0.01}], {"tuning": {"seed": 1000, "grid": []}}),
+        ([{"micro_batch_size": 1}, {"micro_batch_size": 2}], {}),  # of the machine
+    ],
+)
+def test_the_seeds_of_one_mean_share_settings(trainers: list[dict[str, Any]], config: dict[str, Any]) -> None:
+    assert names_of_programs(runs_with(*trainers, **config)) == ["abc", "abc"]
+
+
+def test_settings_of_other_places_are_not_compared() -> None:
+    records = [
+        make_record({"mse": 1.0}, dataset=dataset, config={"trainer": {"max_steps": steps}})
+        for dataset, steps in (("etth1", 1), ("etth2", 2))
+    ]
+    assert names_of_programs(records) == ["vanilla", "vanilla"]
+
+
+def test_reference_results_keep_their_names(caplog: pytest.LogCaptureFixture) -> None:
+    """Their sets differ in settings, which concerns no user."""
+    records = [dataclasses.replace(record, is_bundled=True) for record in runs_with({"max_steps": 1}, {"max_steps": 2})]
+    assert names_of_programs([records[0], *runs_with({"max_steps": 1})]) == ["abc", f"abc [{own_code()}]"]
+    assert names_of_programs(records) == ["abc", "abc [trainer.max_steps=2]"]
+    assert not caplog.text
+
+
+def own_code() -> str:
+    return make_record({"mse": 1.0}, attention="abc").attention_code[:8]
+
+
+def test_means_over_versions_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    records = [make_record({"mse": 1.0}, attention="abc")]
+    for seed, version in ((1, "2.13.0"), (2, "2.12.0"), (3, "2.13.0")):
+        versions = {"python": "3.11.7", "torch": version}
+        records.append(dataclasses.replace(make_record({"mse": 1.0}, seed=seed), versions=versions))
+    names_of_programs(records)
+    [text] = [text for text in caplog.messages if "different versions" in text]
+    assert text.startswith("1 means over seeds are of different versions (torch was ")
+    assert text.endswith("vanilla")

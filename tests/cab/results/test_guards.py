@@ -1,0 +1,232 @@
+"""Results that are not comparable are refused or excluded, and what is doubtful about the others is reported."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.cli.main import main
+from cab.errors import EXAMPLE_COMMAND, UserError
+from cab.records.files import REFERENCE_DIRS
+from cab.records.identity import hash_of
+from cab.records.record import records_in
+from cab.results.cells import data_hash
+from cab.results.guards import comparable, of_one_data, select
+from cab.results.index import NO_CONSTANTS, Scores, score
+from cab.results.index_tables import notes_on
+from cab.results.load import load_results
+from tests.helpers.made_records import make_record, number
+from tests.helpers.made_results import index_of, result, table
+
+
+def mine(value: float, attention: str, metric: str = "mse", **changes: Any) -> dict[str, Any]:
+    """A result of a task that Table 3 does not have."""
+    return result(value, attention, metric, **{"task": "mine", **changes})
+
+
+def two(**changes: Any) -> list[dict[str, Any]]:
+    return [mine(1.0, "abc", **changes), mine(2.0, "local", **changes)]
+
+
+def scored(*rows: dict[str, Any], normalization: str = "results") -> Scores:
+    return score(comparable(table(*rows)), normalization=normalization)
+
+
+OTHER_FILE = {**mine(1.5, "abc"), "hash": "other", "file": "folder/other.json"}
+PRINTED_ROWS = [{**row, "hash": "", "file": "numbers.csv"} for row in two()]
+
+
+@pytest.mark.parametrize(
+    ("rows", "normalization", "message"),
+    [
+        ([], "results", f"no results to score.*{EXAMPLE_COMMAND}"),
+        ([*two(), *two(preset="paper")], "results", r"presets mini, paper .* --preset mini"),
+        (
+            [*two(), *two(task_version=2, dataset="etth2")],
+            "results",
+            r"task 'mine' .* different versions.* 1 \(.*\.json\), 2 \(.*\.json\).* --latest-version",
+        ),
+        (
+            [*two(), OTHER_FILE],
+            "results",
+            r"two results for one cell \(.*attention=abc.*abc-mini-0\.json and folder/other\.json",
+        ),
+        ([*PRINTED_ROWS, PRINTED_ROWS[0]], "results", r"two results for one cell .*: numbers\.csv\. Remove one"),
+        ([mine(2.0, "none")], "results", "only 'none' has results"),
+        (
+            [mine(1.0, "abc"), mine(2.0, "local", higher_is_better=True)],
+            "results",
+            "'mine mse' is higher-is-better in some",
+        ),
+        (two(), "oficial", "did you mean 'official'"),
+    ],
+)
+def test_results_are_refused(rows: list[dict[str, Any]], normalization: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        scored(*rows, normalization=normalization)
+
+
+@pytest.mark.parametrize("changes", [{}, {"task": "lstf", "pattern": "NS"}])
+def test_tasks_without_constants_have_no_index_and_the_remedy(changes: Mapping[str, Any]) -> None:
+    made = scored(*two(**changes), normalization="official")
+    assert set(made.table["missing"]) == {NO_CONSTANTS, "no task has an index"}
+    pattern, task = changes.get("pattern", "NC"), changes.get("task", "mine")
+    assert f"{pattern} {task}: no index; {NO_CONSTANTS}" in notes_on(made)
+    assert scored(*two(**changes)).table["index"].notna().all()
+
+
+def test_generated_data_have_no_index() -> None:
+    """They are left out of that of real data."""
+    generated = two(dataset="synthetic")
+    assert scored(*two(), *generated).table.equals(scored(*two()).table)
+
+
+def test_a_rehearsal_has_an_index_with_a_stamp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is that of its own results, also if the constants of the paper are requested."""
+    for name, mse in (("vanilla", 1.0), ("abc", 2.0), ("local", 4.0), ("lara", 3.0)):
+        for part in ("M", "S"):
+            names = {"dataset": "synthetic", "config_variant": part, "preset": "smoke"}
+            make_record({"mse": mse, "mae": 1.0 - mse}, attention=name, **names).write(tmp_path)
+    for command in (["score", "--score", "index"], ["score", "--normalization", "official", "--show", "pairwise"]):
+        assert main([command[0], str(tmp_path), *command[1:], "--csv"]) == 0
+        output = capsys.readouterr()
+        assert all(row.count(",own,results") == 1 for row in output.out.splitlines()[1:])
+        assert "say nothing about attentions" in output.err
+
+
+def test_results_on_other_data_are_excluded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One warning names the place and a file of each; another place may have other data."""
+    for name, data in (("vanilla", "feed"), ("abc", "feed"), ("lara", "feed"), ("local", "beef"), ("s4d", "beef")):
+        make_record({"mse": number(name)}, attention=name, data={"fingerprint": data}).write(tmp_path)
+        make_record({"mse": 1.0}, attention=name, dataset="etth2", data={"fingerprint": "deed"}).write(tmp_path)
+    kept = comparable(load_results(tmp_path)).groupby("dataset")["attention"].unique().map(sorted)
+    assert kept["etth1"] == ["abc", "lara", "vanilla"]
+    assert len(kept["etth2"]) == 5
+    for command in ("score", "correlation"):
+        caplog.clear()
+        assert main([command, str(tmp_path)]) == 0
+        [warning] = [text for text in caplog.messages if "on different data" in text]
+        assert warning.startswith("mini lstf etth1 multivariate informer NC: ")
+        assert warning.count(".json") == 2
+        assert warning.endswith("the results on the data of the latter are excluded: 2")
+
+
+def test_the_data_of_the_anchors_take_precedence(caplog: pytest.LogCaptureFixture) -> None:
+    """In a cell of the suite, results on its data are kept, even if most are on others."""
+    names = {"dataset": "synthetic", "config_variant": "", "pattern": "CS"}
+    bundled = next(record for _, record in records_in(REFERENCE_DIRS[0], []) if record.cell["task"] == "lstf")
+    others = make_record({"mse": 1.0}, data={"rows": 3}, **names)
+    rows = [
+        result(1.0, name, file=name, data_id=data_hash(record), **names)
+        for name, record in (("abc", bundled), ("local", others), ("s4d", others))
+    ]
+    assert of_one_data(table(*rows))["attention"].tolist() == ["abc"]
+    assert "excluded: 2" in caplog.text
+
+
+def test_records_of_two_versions_are_refused(tmp_path: Path) -> None:
+    for version, name in enumerate(("abc", "local", "s4d"), 1):
+        record = make_record({"mse": 1.0}, attention=name)
+        changed = {**record.changed, "task version": version}
+        dataclasses.replace(record, task_version=version, changed=changed, hash=hash_of(changed)).write(tmp_path)
+    with pytest.raises(UserError, match="task 'lstf' are from different versions"):
+        comparable(load_results(tmp_path))
+
+
+def test_versions_are_selected_and_may_differ_between_tasks() -> None:
+    mixed = table(*two(), *two(task_version=2, dataset="etth2"))
+    assert set(comparable(select(mixed, latest=True))["dataset"]) == {"etth2"}
+    assert math.isfinite(index_of(scored(*two(), *two(task_version=3, task="yours")).table, "abc"))
+
+
+def test_the_same_record_twice_counts_once() -> None:
+    rows = two()
+    copy = {**rows[0], "file": "copy.json"}
+    assert scored(*rows, copy).table.equals(scored(*rows).table)
+
+
+def test_different_results_of_one_cell_and_seed_are_refused_with_their_settings() -> None:
+    """Of one source: an own and a reference result may be in one place."""
+    configs = [result(1.0, "abc")["config"] | {"attention": {"name": "abc", "num_landmarks": n}} for n in (16, 64)]
+    rows = [result(1.0, "abc", hash=str(n), file=f"{n}.json", config=config) for n, config in enumerate(configs)]
+    with pytest.raises(UserError, match=r"attention\.num_landmarks=16 and attention\.num_landmarks=64"):
+        comparable(table(*rows))
+    assert len(comparable(table(rows[0], {**rows[1], "source": "reference"}))) == 2
+
+
+def test_fewer_seeds_than_published_and_other_data_are_named(tmp_path: Path) -> None:
+    for name, seeds in (("vanilla", 5), ("abc", 3)):
+        for seed in range(seeds):
+            cell = {"attention": name, "seed": seed, "preset": "paper", "config_variant": "M"}
+            record = make_record({"mse": 1.0 + seed}, **cell)
+            marked = dataclasses.replace(record, unpublished_files=["ETTh1.csv"] if (name, seed) == ("abc", 2) else [])
+            path = marked.write(tmp_path)
+            make_record({"mse": 1.0 + seed}, **cell | {"dataset": "ecl"}).write(tmp_path)
+    notes = notes_on(score(comparable(load_results(tmp_path))))
+    assert [note for note in notes if "seeds" in note or "files" in note] == [
+        "lstf etth1 M: the published values are means over 5 seeds; fewer: abc",
+        f"measured on files that are not the published ones (ETTh1.csv): {path}",
+    ]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_metric_that_is_not_a_number(value: float) -> None:
+    made = scored(*two(), mine(value, "s4d"))
+    assert math.isnan(index_of(made.table, "s4d"))
+    assert index_of(made.table, "abc") == pytest.approx(math.sqrt(0.5))
+    reason = "1 of 1 without a score (NaN or inf): informer etth1 M mse"
+    assert f"NC mine: no index for s4d ({reason})" in notes_on(made)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [mine(1.0, "abc"), mine(2.0, "none")],
+        [mine(0.1 + 0.2, "abc"), mine(0.3, "local")],  # equal but for rounding
+    ],
+)
+def test_without_a_deviation_there_is_no_index(rows: list[dict[str, Any]]) -> None:
+    made = scored(*rows)
+    assert made.table["index"].isna().all()
+    reason = "fewer than 2 attentions with different results"
+    assert f"NC mine: no index; informer etth1 M mse: {reason}" in notes_on(made)
+
+
+def test_metrics_of_none_alone_are_not_scored() -> None:
+    made = scored(*two(), mine(2.0, "none"), mine(2.0, "none", "mae"))
+    assert math.isfinite(index_of(made.table, "none"))
+    assert "NC: every metric of two attentions is 0.707 and -0.707 once normalized; run more attentions" in notes_on(
+        made
+    )
+
+
+def test_attentions_trained_differently_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    def trained(attention: str, steps: int, other: str = "vanilla", value: float = 0.4) -> dict[str, Any]:
+        config = result(value, attention)["config"]
+        config |= {"trainer": {"max_steps": steps, "num_workers": steps}, "other_attention": other}
+        return result(value, attention, config=config)
+
+    alike = [trained("vanilla", 200), trained("abc", 200)]
+    comparable(table(*alike))
+    assert not caplog.text
+    comparable(table(*alike, trained("s4d", 2000, value=math.nan)))
+    assert not caplog.text, "a run without a score is compared with none"
+    comparable(table(*alike, trained("local", 2000)))
+    assert "lstf etth1 M informer NC" in caplog.text
+    assert "vanilla: trainer.max_steps=200; local: trainer.max_steps=2000" in caplog.text
+    comparable(table(*alike, trained("lara", 200, "probsparse")))
+    assert "lara: other_attention=probsparse" in caplog.text
+
+
+def test_selection_ignores_the_case() -> None:
+    with pytest.raises(UserError, match=r"no result has dataset 'etth3' \(available: etth1"):
+        select(table(*two()), datasets=["etth3"])
+    mixed = table(*two(), *two(preset="paper", pattern="NS", task="pcc"))
+    assert set(select(mixed, preset="PAPER")["pattern"]) == {"NS"}
+    assert set(select(mixed, patterns=["nc"])["task"]) == {"mine"}
+    assert len(select(mixed, tasks=["mine", "pcc"])) == 4

@@ -1,0 +1,144 @@
+"""The cells of Table 3 with their known differences, and own results on its data sets."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import cab
+from cab.cli.main import main
+from cab.records.files import PAPER_DIR
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+from cab.registry.tables import tuned_options
+from cab.results.published import DIRECTIONS, on_published_sets, published_cells, rows, table3, tasks3, terms3
+from tests.helpers.made_records import make_metric, make_record
+from tests.helpers.made_results import result, table
+
+NAMES = ["task", "dataset", "backbone", "pattern", "attention", "metric"]
+PUBLISHED = pd.read_csv(PAPER_DIR / "results.csv")
+PARTS = pd.read_csv(PAPER_DIR / "parts.csv")
+ETT = PARTS[PARTS["dataset"] == "ett"]
+CELLS = list(published_cells())
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_for_every_published_cell() -> None:
+    keys = ["pattern", "task", "backbone", "dataset", "attention"]
+    cells = {*PUBLISHED[keys].itertuples(index=False, name=None)}
+    assert {tuple(cell[:5]) for cell in CELLS} == {*map(tuple, table3())} == cells
+    assert len(CELLS) == len(cells)
+    assert all(cell.differs for cell in CELLS)
+    assert {cell.direction for cell in CELLS} == {"either", "better", "worse", "better or worse"}
+    assert {(term[0], term[1]) for term in terms3()} == tasks3() == {(cell.pattern, cell.task) for cell in CELLS}
+
+
+def test_every_difference_is_one_of_a_cell() -> None:
+    for row in rows("differences.csv"):
+        assert row["direction"] in DIRECTIONS
+        keys = ("task", "pattern", "backbone", "attention")
+        assert any(all(row[key] in ("", getattr(cell, key)) for key in keys) for cell in CELLS), row
+
+
+def test_options_are_those_of_preset_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("mlm", "roberta", "NS", "probsparse")
+    [cell] = [c for c in CELLS if (c.task, c.backbone, c.pattern, c.attention) == names]
+    assert cell.options == "mean_over=length sampled=per_query"
+    assert tuned_options(*names)["mean_over"] == "length"
+    assert main(["paper", "differences", "--format", "csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(CELLS) + 1
+
+
+def test_published_names_are_registered() -> None:
+    composites = set(PARTS["dataset"])
+    for file in ("results.csv", "normalization.csv", "corrections.csv", "parts.csv"):
+        for task, of_task in pd.read_csv(PAPER_DIR / file).groupby("task"):
+            assert set(of_task["dataset"]) <= {*TASKS.get(str(task)).datasets, *composites}
+    assert set(PUBLISHED["backbone"]) <= set(BACKBONES.names())
+    assert set(PUBLISHED["attention"]) <= set(ATTENTIONS.names())
+    for file in ("compositional_index.csv", "benefit_of_attention.csv", "differences.csv"):
+        assert set(pd.read_csv(PAPER_DIR / file)["task"].dropna()) <= {*TASKS.names(), "all"}
+
+
+# --- data sets --------------------------------------------------------------------------------------------------------
+
+
+def write_run(
+    folder: Path, published: pd.Series, *, dataset: str, config_variant: str = "", value: float = 1.0
+) -> None:
+    """Write a record whose names are those of a row of results.csv, and whose cell is one that can be run."""
+    cell = {name: published[name] for name in ("task", "backbone", "pattern", "attention")}
+    metric = make_metric(published["metric"], value)
+    make_record([metric], dataset=dataset, config_variant=config_variant, preset="paper", **cell).write(folder)
+
+
+@pytest.mark.parametrize("task", sorted(PUBLISHED["task"].unique()))
+def test_own_rows_of_every_task_join_the_published_ones(task: str, tmp_path: Path) -> None:
+    published = PUBLISHED[PUBLISHED["task"] == task].iloc[0]
+    parts = PARTS[(PARTS["task"] == task) & (PARTS["dataset"] == published["dataset"])]
+    runs = zip(parts["part"], parts["config_variant"], strict=True) if len(parts) else [(published["dataset"], "")]
+    for dataset, variant in runs:
+        assert dataset in TASKS.get(task).datasets
+        write_run(tmp_path, published, dataset=dataset, config_variant=variant)
+    own = cab.with_composites(cab.load_results(tmp_path))
+    joined = own[own["config_variant"] == ""].merge(PUBLISHED, on=NAMES, suffixes=("", "_paper"))
+    assert list(joined["dataset"]) == [published["dataset"]]
+    assert list(joined["value"]) == [1.0]
+
+
+def test_a_rehearsal_joins_the_published_rows(tmp_path: Path) -> None:
+    """Its generated data replace each data set."""
+    generated = {"dataset": "synthetic", "preset": "smoke", "attention": "abc"}
+    for value, variant in ((1.0, "M"), (2.0, "S")):
+        make_record({"mse": value}, config_variant=variant, **generated).write(tmp_path)
+    text = {"task": "sum", "backbone": "transformer", "pattern": "CS", "config_variant": ""}
+    make_record([make_metric("rouge1", 30.0)], **text, **generated).write(tmp_path)
+    own, paper = cab.with_composites(cab.load_results(tmp_path)), cab.load_results(PAPER_DIR)
+    joined = own.merge(paper, on=NAMES, suffixes=("", "_paper")).set_index("dataset")
+    assert joined["value"].to_dict() == {"ett": 1.5, "weather": 1.5, "ecl": 1.5, "multi_news": 30.0}
+    assert set(joined["data"]) == {"rehearsal"}
+    assert joined["value_paper"].notna().all()
+
+
+def test_a_composite_is_the_mean_over_its_parts_per_seed(tmp_path: Path) -> None:
+    row = PUBLISHED.query("dataset == 'ett'").iloc[0]
+    for number, (name, variant) in enumerate(zip(ETT["part"], ETT["config_variant"], strict=True)):
+        write_run(tmp_path, row, dataset=name, config_variant=variant, value=float(number))
+    results = cab.load_results(tmp_path)
+    composites = cab.with_composites(results)[len(results) :]
+    assert composites[["dataset", "config_variant", "value"]].to_numpy().tolist() == [["ett", "", 2.5]]
+    assert len(cab.with_composites(results[1:])) == 5  # a part is missing
+
+
+def test_a_composite_without_the_score_of_a_part_says_so() -> None:
+    """It is not missing, and it is no mean over the other parts."""
+    parts = ETT[["part", "config_variant"]].to_numpy().tolist()
+    runs = [result(1.0, dataset=name, config_variant=variant, seed=seed) for name, variant in parts for seed in (1, 2)]
+    runs[4] |= {"value": math.nan, "status": "oom"}
+    found = on_published_sets(table(*runs)).set_index("seed")
+    assert found["status"].to_dict() == {1: "oom", 2: "finished"}
+    assert found["value"].to_dict() == {1: pytest.approx(math.nan, nan_ok=True), 2: 1.0}
+
+
+def test_own_and_published_means_are_in_one_column_with_deviation_and_seeds(tmp_path: Path) -> None:
+    row = PUBLISHED.query("dataset == 'ett' and metric == 'mse'").iloc[0]
+    for attention, (name, variant) in itertools.product(("abc", "vanilla"), ETT[["part", "config_variant"]].to_numpy()):
+        named = row.copy()
+        named["attention"] = attention
+        write_run(tmp_path / "runs", named, dataset=name, config_variant=variant)
+    out = tmp_path / "out"
+    assert main(["leaderboard", str(tmp_path / "runs"), str(PAPER_DIR), "--out", str(out)]) == 0
+    found = pd.read_csv(out / "leaderboard.csv").query("attention == 'abc' and pattern == 'NC'").set_index("preset")
+    column = "lstf/ett/informer.mse"
+    expected = PUBLISHED.query("dataset == 'ett' and metric == 'mse' and attention == 'abc'")["value"].item()
+    assert found[column].to_dict() == {"paper": 1.0, "published": expected}
+    assert found[f"{column}.seeds"].to_dict() == {"paper": 1, "published": pytest.approx(math.nan, nan_ok=True)}
+    assert pd.isna(found.loc["paper", f"{column}.sd"])
+    files = pd.read_csv(out / "records.csv")["file"]
+    assert not files.map(lambda name: Path(name).is_absolute()).any()
+    assert all((tmp_path / name).exists() for name in files[files.str.startswith("runs/")])
