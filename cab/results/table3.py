@@ -33,8 +33,8 @@ from cab.results.table import Column, Row, Table
 OWN, DEVIATION, PUBLISHED, DIFFERENCE = "own", "sd", "published", "difference"
 """Kinds of rows of an attention."""
 COLUMNS = [
-    "pattern", "task", "dataset", "backbone", "metric", "attention", "higher_is_better", "data", "own", "sd", "seeds", "published", "normalization", "difference", "verified",
-    "missing", "settings",
+    "pattern", "task", "dataset", "backbone", "metric", "attention", "higher_is_better", "data", "own", "sd", "seeds",
+    "published", "normalization", "difference", "verified", "missing", "settings",
 ]  # fmt: skip
 PARTS = {"NS": "a", "CS": "b", "NC": "c", "CC": "d"}
 """Part of Table 3 of each pattern."""

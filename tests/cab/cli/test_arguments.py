@@ -104,7 +104,7 @@ def test_what_a_run_refuses_is_refused_without_running(
         (["score", "file/below"], "file/below does not exist: name a folder of records"),
         (["correlation", "nothing"], "nothing does not exist: name a folder of records"),
         (["status", "file"], "file is not a folder"),
-        (["score", "--check", "file"], "no results at file; pass a folder of results"),
+        (["score", "--check", "file"], "file is not a valid result record"),
         (["reproduce", "results/local/0123.json"], "is not a valid result record"),
         (["reproduce", "results/local/0123.json", "--results-dir", "file"], "--results-dir: file is not a folder"),
         (["reproduce", "results"], "results is not a file"),

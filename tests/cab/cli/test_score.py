@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from cab.cli.main import main
 from cab.errors import EXAMPLE_COMMAND
+from cab.metric import Metric
 from cab.records.files import PAPER_DIR
-from tests.helpers.made_records import make_record
+from cab.records.record import Cost, Record, Status
+from cab.results.index import COLUMNS
+from tests.helpers.made_records import make_about, make_record
 
 COSTS = str(PAPER_DIR / "efficiency_cost.csv")
-RAW = str(PAPER_DIR / "results.csv")
+PAPER = str(PAPER_DIR)
+OF_RESULTS = ("--normalization", "results")
 
 
 @pytest.fixture
 def records(tmp_path: Path) -> Path:
-    """Three attentions, two data sets, three seeds, as `cab run` leaves them."""
+    """Three attentions, two data sets, three seeds, as `cab run` leaves them, of a task that Table 3 does not have."""
     folder = tmp_path / "records"
     values = {"vanilla": 1.0, "abc": 1.02, "none": 4.0}
     for name, value in values.items():
         for place, dataset in enumerate(("etth1", "etth2")):
             for seed in range(3):
                 metrics = {"mse": value + 0.05 * seed * (-1) ** place, "mse_all_windows": 9.0}
-                cell = {"dataset": dataset, "config_variant": "M", "attention": name, "seed": seed}
+                cell = {"task": "mine", "dataset": dataset, "config_variant": "M", "attention": name, "seed": seed}
                 make_record(metrics, beside=["mse_all_windows"], **cell).write(folder)
     return folder
 
@@ -38,23 +44,37 @@ def csv_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> pd.DataFrame:
 
 
 def test_score_as_a_table(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["score", str(records)]) == 0
+    assert main(["score", str(records), *OF_RESULTS]) == 0
     metrics, other, index = capsys.readouterr().out.split("\n\n")
     assert metrics.splitlines()[:3] == [
-        "lstf etth1 M informer NC (mini)",
+        "mine etth1 M informer NC (mini)",
         "attention          mse  mse_all_windows  seeds",
         "vanilla    1.05 ± 0.05            9 ± 0      3",
     ]
-    assert other.startswith("lstf etth2 M informer NC (mini)")
+    assert other.startswith("mine etth2 M informer NC (mini)")
     lines = index.splitlines()
-    assert lines[0].split() == ["NC", "lstf", "seeds"]
-    assert lines[1].split()[:3] == ["vanilla", "~", "0.707"]
-    assert lines[2].split()[:2] == ["abc", ">"]
-    assert lines[4] == "  lstf: mse of informer etth1 M, informer etth2 M"
-    assert main(["score", RAW, "--pattern", "CS", "--normalization", "official"]) == 0
+    assert lines[0] == "compositional index; own: mean and sample standard deviation over the given results"
+    assert lines[1].split() == ["NC", "mine", "seeds"]
+    assert lines[2].split()[:3] == ["vanilla", "~", "0.707"]
+    assert lines[3].split()[:2] == ["abc", ">"]
+    assert lines[5] == "  mine: mse of informer etth1 M, informer etth2 M"
+
+
+def test_published_indices_are_printed_and_recomputed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["score", PAPER, "--pattern", "CS"]) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[-4].split() == ["vanilla", "-", "-0.026", "0.784", "-", "1"]
-    assert "note: CS lm: no index for vanilla (NaN or inf: gpt2 pg19 ppl" in err
+    caption, header, *lines = out.split("\n\n")[-1].splitlines()
+    assert caption == "compositional index; published: as printed"
+    assert header.split() == ["CS", "all", "tts", "sum", "lm", "seeds"]
+    assert lines[-1].split() == ["vanilla", "-", "-0.047", "0.784", "-", "-"]
+    assert "official" not in out + err
+    assert main(["score", PAPER, "--pattern", "CS", "--normalization", "official"]) == 0
+    out, err = capsys.readouterr()
+    lines = [re.sub(r" \(.*?\)+ ", " ", line).split() for line in out.splitlines() if "published)" in line]
+    assert ["vanilla", "-", "-0.047", "0.784", "-", "-"] in lines
+    recomputed = [line.split() for line in out.splitlines() if line.startswith("vanilla (recomputed")]
+    assert [line[-5:] for line in recomputed] == [["-", "-0.026", "0.784", "-", "-"]]
+    assert "note: CS lm: no index for vanilla (not given in the paper: gpt2 pg19 ppl" in err
 
 
 def test_ablation_requires_an_index(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,8 +84,10 @@ def test_ablation_requires_an_index(records: Path, capsys: pytest.CaptureFixture
 
 
 def test_published_results_have_no_version_of_their_own(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    metrics = csv_of(capsys, "score", str(records), RAW, "--score", "metrics")
+    metrics = csv_of(capsys, "score", str(records), PAPER, "--score", "metrics")
     assert set(metrics["preset"]) == {"mini", "published"}
+    assert metrics.groupby("source")["seeds"].agg(["min", "max"]).loc["own"].tolist() == [3, 3]
+    assert metrics.loc[metrics["source"] == "published", "seeds"].isna().all()
 
 
 def test_every_result_has_its_metrics_and_a_score_or_the_reason(
@@ -92,80 +114,126 @@ def test_every_result_has_its_metrics_and_a_score_or_the_reason(
 
 
 def test_runs_with_other_settings_are_rows_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for steps, seed in itertools.product((100, 200), (1, 2)):
-        record = make_record({"mse": float(steps + seed)}, seed=seed, config={"trainer": {"max_steps": steps}})
-        record.write(tmp_path)
-    assert main(["score", str(tmp_path), "--score", "metrics"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
-    assert [(row[1], row[-1]) for row in rows] == [("trainer.max_steps=100", "2"), ("trainer.max_steps=200", "2")]
+    for seed, rate in enumerate((0.1, 0.1, 0.01)):
+        config = {"trainer": {"learning_rate": rate}}
+        make_record({"mse": 1.0}, attention="abc", seed=seed, config=config).write(tmp_path)
+    metrics = csv_of(capsys, "score", str(tmp_path), "--score", "metrics")
+    assert metrics.set_index("attention")["seeds"].to_dict() == {"abc": 2, "abc [trainer.learning_rate=0.01]": 1}
+
+
+def test_a_lost_seed_has_one_number_and_one_text_in_every_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seeds with 30 and 32 and a diverged one: 31 of 2 seeds, and no index."""
+    own, out = tmp_path / "own", tmp_path / "out"
+    cell: dict[str, Any] = {"task": "sum", "dataset": "multi_news", "config_variant": "", "backbone": "transformer"}
+    cell |= {"pattern": "CS", "preset": "paper"}
+    metrics = [Metric(f"rouge{name}", "", higher_is_better=True) for name in "12L"]
+    for seed, value in enumerate((30.0, 32.0)):
+        make_record([metric.measured(value) for metric in metrics], seed=seed, **cell).write(own)
+    about = make_about(seed=2, **cell)
+    lost = {"error": FloatingPointError("NaN"), "step": 3, "cost": Cost(), "status": Status.DIVERGED}
+    Record.failed(about, metrics=metrics, **lost).write(own)
+    text = "1 of 3 without a score (diverged)"
+
+    score = csv_of(capsys, "score", str(own), "--score", "metrics").set_index("metric").loc["rouge1"]
+    assert (score["mean"], score["seeds"], score["missing"]) == (31, 2, text)
+    index = csv_of(capsys, "score", str(own), "--score", "index").set_index("task").loc["sum"]
+    assert (pd.isna(index["index"]), index["seeds"]) == (True, 0)
+    assert index["missing"].startswith(text)
+    assert main(["paper", "table3", str(own), "--format", "csv"]) == 0
+    table3 = pd.read_csv(io.StringIO(capsys.readouterr().out)).query("task == 'sum' and attention == 'vanilla'")
+    values = table3.query("pattern == 'CS'").set_index("metric")
+    assert values.loc["rouge1", ["own", "seeds"]].tolist() == [31, 2]
+    assert values.loc[["rouge1", "index"], "missing"].str.contains(text, regex=False).all()
+    assert pd.isna(values.loc["index", "own"])
+    assert main(["leaderboard", str(own), "--out", str(out)]) == 0
+    [board] = pd.read_csv(out / "leaderboard.csv").to_dict("records")
+    column = "sum/multi_news/transformer.rouge1"
+    assert (board[column], board[f"{column}.seeds"], board["seeds"]) == (31, 2, 2)
+    assert text in board["missing"]
+    assert text in (out / "index.html").read_text()
+    capsys.readouterr()
+    for style in ("markdown", "latex"):
+        assert main(["leaderboard", str(own), "--format", style]) == 0
+        shown = capsys.readouterr().out
+        assert "31 ± 1.4" in shown or r"31 $\pm$ 1.4" in shown
+        assert text in shown.replace("\\", "")
+    assert main(["score", str(own), "--score", "metrics"]) == 0
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", ["score", "score --score index --csv", "paper table3", "correlation", "leaderboard --format markdown"]
+)
+def test_own_cells_of_preset_paper_stand_beside_the_published_results(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Finished cells of one task, which are no whole pattern."""
+    place = {"task": "pcc", "dataset": "pcn", "config_variant": "", "backbone": "pointr", "preset": "paper"}
+    for name, value in (("vanilla", 7.0), ("abc", 8.0)):
+        metrics = {"cd_l1": value, "cd_l2": value, "f_score": value / 10}
+        make_record(metrics, attention=name, **place).write(tmp_path)
+    name, *options = command.split()
+    arguments = options if name == "paper" else []
+    options = [] if name == "paper" else options
+    assert main([name, *arguments, str(tmp_path), PAPER, *options]) == 0
+    assert capsys.readouterr().out
 
 
 def test_score_says_where_official_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["score", RAW, "--pattern", "NS", "--normalization", "official"]) == 0
+    assert main(["score", PAPER, "--pattern", "NS", "--normalization", "official"]) == 0
     assert "mean of NS sum rougeL is 31.95889, not 31.96889" in capsys.readouterr().err
-    assert main(["score", RAW, "--pattern", "CC", "--normalization", "official"]) == 0
+    assert main(["score", PAPER, "--pattern", "CC", "--normalization", "official"]) == 0
     assert capsys.readouterr().err == ""
 
 
 def test_score_shows_orders_and_benefit(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    orders = csv_of(capsys, "score", str(records), "--show", "pairwise")
-    assert list(orders.columns) == ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict"]
+    orders = csv_of(capsys, "score", str(records), "--show", "pairwise", *OF_RESULTS)
+    names = ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict", "source", "normalization"]
+    assert list(orders.columns) == names
     assert orders["verdict"].tolist() == ["undecided", "better", "better"] * 2
-    benefit = csv_of(capsys, "score", str(records), "--show", "ablation")
-    assert benefit[["task", "best"]].to_numpy().tolist() == [["lstf", "abc"]]
-    assert main(["score", str(records), "--show", "ablation"]) == 0
-    assert capsys.readouterr().out.split()[:6] == list(benefit.columns)
+    benefit = csv_of(capsys, "score", str(records), "--show", "ablation", *OF_RESULTS)
+    assert benefit[["task", "best"]].to_numpy().tolist() == [["mine", "abc"]]
+    assert main(["score", str(records), "--show", "ablation", *OF_RESULTS]) == 0
+    assert capsys.readouterr().out.split()[:6] == list(benefit.columns)[:6]
+
+
+def test_partial_indices_have_their_own_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, variant in itertools.product(("vanilla", "abc"), "MS"):
+        cell = {"dataset": "weather", "config_variant": variant, "attention": name, "preset": "paper"}
+        make_record({"mse": 0.5, "mae": 0.5}, **cell).write(tmp_path)
+    index = csv_of(capsys, "score", str(tmp_path), "--score", "index")
+    assert index["index"].isna().all()
+    index = csv_of(capsys, "score", str(tmp_path), "--score", "index", "--partial")
+    assert set(index["task"]) == {"lstf (partial: 2 of 10 values)", "all (partial: 2 of 11 values)"}
+    assert index["index"].notna().all()
 
 
 def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
-    pairs = csv_of(capsys, "correlation", RAW, "--normalization", "official")
+    pairs = csv_of(capsys, "correlation", PAPER, "--normalization", "official")
     names = ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
-    assert list(pairs.columns) == [*names, "source", "normalization"]
-    assert pairs["kind"].value_counts().to_dict() == {"task": 11, "pattern": 6, "benchmark": 4}
-    assert pairs[["source", "normalization"]].drop_duplicates().to_numpy().tolist() == [["recomputed", "official"]]
-    assert main(["correlation", str(PAPER_DIR)]) == 0
+    assert [name for name in pairs.columns if name in names] == names
+    counts = {("task", 11), ("pattern", 6), ("benchmark", 4)}
+    for _, rows in pairs.groupby("source"):
+        assert set(rows["kind"].value_counts().items()) == counts
+    assert set(pairs["source"].str.partition(" ")[0]) == {"published", "recomputed"}
+    assert main(["correlation", PAPER]) == 0
     assert "1 shared attentions, at least 3 required" in capsys.readouterr().out
-    assert main(["correlation", RAW]) == 2
-    assert "no index is printed; --normalization official recomputes it" in capsys.readouterr().err
-
-
-def test_published_correlations_are_those_of_the_printed_indices(capsys: pytest.CaptureFixture[str]) -> None:
-    """They are equal in `cab correlation` and `cab paper figure3a`, and recomputed ones are named apart."""
-    pairs = csv_of(capsys, "correlation", str(PAPER_DIR), "--normalization", "official")
-    assert pairs["source"].value_counts().to_dict() == {"published": 21, "recomputed": 21}
-    assert pairs.loc[pairs["source"] == "published", "normalization"].unique().tolist() == ["printed"]
-    key = ["pattern", "a", "b"]
-    printed = pairs[pairs["source"] == "published"].fillna({"pattern": ""}).set_index(key)["pearson"]
-    for name in ("figure3a", "figure4"):
-        assert main(["paper", name, "--format", "csv"]) == 0
-        figure = pd.read_csv(io.StringIO(capsys.readouterr().out)).fillna({"pattern": ""}).set_index(key)["published"]
-        assert figure.to_dict() == pytest.approx(printed.loc[figure.index].to_dict(), abs=5.1e-4, nan_ok=True)
-    alone = csv_of(capsys, "correlation", str(PAPER_DIR))
-    assert alone["source"].unique().tolist() == ["published"]
-
-
-def test_the_correlation_of_cells_has_no_normalization(capsys: pytest.CaptureFixture[str]) -> None:
-    pairs = csv_of(capsys, "correlation", "results/core")
-    assert pairs["kind"].unique().tolist() == ["cell"]
-    assert pairs[["source", "normalization"]].isna().all().all()
 
 
 def test_own_and_published_results_in_one_call(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each source has the values that it has alone with the same constants; names and a column distinguish them."""
-    sources = {"own": [str(records)], "published": [RAW], "both": [str(records), RAW]}
-    made = {}
-    for name, folders in sources.items():
-        options = [] if name == "both" else ["--normalization", "official"]
-        made[name] = [csv_of(capsys, "score", *folders, "--score", "index", *options)]
-        made[name] += [csv_of(capsys, "correlation", *folders, *options)]
-    for own, published, both in zip(made["own"], made["published"], made["both"], strict=True):
-        for source, alone in (("own", own), ("published", published)):
-            here = both[both["source"] == source][alone.columns]
-            keys = [name for name in ("kind", "pattern", "task", "attention", "a", "b") if name in here]
-            pd.testing.assert_frame_equal(
-                *(frame.sort_values(keys, ignore_index=True).astype(str) for frame in (here, alone))
-            )
-    assert main(["score", str(records), RAW, "--score", "index"]) == 0
+    """Each source has the values that it has alone; names and a column distinguish them."""
+    for command in (["score", "--score", "index"], ["correlation"]):
+        own, published, both = (
+            csv_of(capsys, command[0], *sources, *command[1:], *OF_RESULTS)
+            for sources in ([str(records)], [PAPER], [str(records), PAPER])
+        )
+        alone = pd.concat([own, published])
+        keys = [name for name in ("kind", "source", "pattern", "task", "attention", "a", "b") if name in both]
+        frames = (frame[both.columns].sort_values(keys, ignore_index=True) for frame in (both, alone))
+        pd.testing.assert_frame_equal(*frames, check_dtype=False)
+    assert main(["score", str(records), PAPER, "--score", "index"]) == 0
     assert "vanilla (published)" in capsys.readouterr().out
 
 
@@ -204,7 +272,7 @@ def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
         (["score", "EMPTY"], f"run a cell first, for example: `{EXAMPLE_COMMAND}`"),
         (["score", "EMPTY/nothing"], "EMPTY/nothing does not exist: name a folder of records"),
         (["score", "RECORDS", "--score", "K"], "no score to show: the results have index; use --score"),
-        (["score", RAW, "--preset", "mini"], "no result has preset 'mini' (available: published)"),
+        (["score", PAPER, "--preset", "mini"], "no result has preset 'mini' (available: published)"),
         (
             ["score", "RECORDS", "--csv", "--normalization", "papers"],
             "unknown normalization 'papers': did you mean 'paper'",
@@ -237,10 +305,10 @@ def test_broken_records_are_left_out_with_a_warning(
     records: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     (records / "broken.json").write_text('{"schema": 2, "hash')
-    assert main(["score", str(records), "--csv"]) == 0
+    assert main(["score", str(records), *OF_RESULTS, "--csv"]) == 0
     assert "broken.json is not a valid result record" in caplog.text
     out, err = capsys.readouterr()
     found = pd.read_csv(io.StringIO(out))
-    assert list(found.columns) == ["pattern", "task", "attention", "index", "low", "high", "seeds", "verified"]
+    assert list(found.columns) == COLUMNS
     assert found["seeds"].tolist() == [3] * 6
-    assert "note: NC lstf averages mse of informer etth1 M, informer etth2 M" in err
+    assert "note: NC mine averages mse of informer etth1 M, informer etth2 M" in err
