@@ -101,9 +101,9 @@ def _tables(boards: Sequence[Board], suite: Suite | None, args: argparse.Namespa
     is_latex = args.format == "latex"
     shown = Table.to_latex if is_latex else Table.to_markdown
     if suite and len(suite.board):
-        sentence = main_sentence(suite.board)
+        sentence = main_sentence(suite)
         yield f"% {sentence}" if is_latex else markdown(sentence)
-        yield shown(board_table(suite.board))
+        yield shown(board_table(suite))
     for group, results in compared(boards):
         frames = [board.results for board in group] if results is None else [results]
         patterns = sorted({pattern for frame in frames for pattern in frame["pattern"]}, key=pattern_rank)

@@ -38,7 +38,6 @@ from cab.results.suite_board import (
     TIME,
     Suite,
     board_table,
-    core_gains,
     findings,
     recall_points,
     state_size,
@@ -99,17 +98,17 @@ def _counts(frame: pd.DataFrame) -> list[str]:
 def _suite(suite: Suite) -> dict[str, Any]:
     """Return the variable ``suite`` of the template."""
     own = suite.board[suite.board["own"]] if len(suite.board) else suite.board
-    core = core_gains(suite.gains)
+    core = suite.core
     tested = core[~core["attention"].isin(ANCHORS)]
     patterns = [pattern for pattern in PATTERNS if (tested["pattern"] == pattern).any()]
     chosen = [pattern for pattern in patterns if (tested.loc[tested["own"], "pattern"] == pattern).any()]
     return {
-        "findings": findings(suite.board),
+        "findings": findings(suite),
         "own": _verdicts(own["attention"], suite.frame) if len(own) else {},
         "chosen": next(iter(chosen), "CS"),
         "choices": {pattern: PATTERNS[pattern] for pattern in patterns},
         "requirements": REQUIREMENTS,
-        "table": board_table(suite.board) if len(suite.board) else None,
+        "table": board_table(suite) if len(suite.board) else None,
         "images": list(_images(suite.board)),
         "counts": {
             "single": (tested["seeds"] == 1).sum(),

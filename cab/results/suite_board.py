@@ -77,10 +77,14 @@ EXAMPLES = ("linear", "local")
 
 
 class Suite(NamedTuple):
-    """Results in the cells of the suite as a frame of :func:`cab.load_results`, as K, and as the board."""
+    """Results in the cells of the suite as a frame of :func:`cab.load_results`, as K, also of core cells, and as board.
+
+    The cells of tables and sentences are made from ``core``; the board is ``suite.csv``, with the facts of each row.
+    """
 
     frame: pd.DataFrame
     gains: pd.DataFrame
+    core: pd.DataFrame
     board: pd.DataFrame
 
 
@@ -88,7 +92,8 @@ def suite_of(frame: pd.DataFrame, costs: Costs | None = None) -> Suite | None:
     """Return the results of the suite in a frame; None without K."""
     gains = gains_table(frame)
     is_scored = (gains["seeds"] > 0) & ~gains["attention"].isin(ANCHORS)
-    return Suite(frame, gains, suite_board(gains, frame, costs)) if is_scored.any() else None
+    core = core_gains(gains)
+    return Suite(frame, gains, core, suite_board(core, frame, costs)) if is_scored.any() else None
 
 
 def core_cells() -> dict[tuple[str, str, str], SuiteCell]:
@@ -119,14 +124,14 @@ def core_gains(gains: pd.DataFrame) -> pd.DataFrame:
     return core.assign(steps_vs_softmax=relative, best=matches & (core["verified"] == "yes"))
 
 
-def suite_board(gains: pd.DataFrame, frame: pd.DataFrame, costs: Costs | None = None) -> pd.DataFrame:
+def suite_board(core: pd.DataFrame, frame: pd.DataFrame, costs: Costs | None = None) -> pd.DataFrame:
     """Return the board with the columns of ``suite.csv``: one row per attention, by family, the best recall first.
 
     Args:
-        gains: :func:`cab.results.retained.gains_table` of ``frame``.
+        core: :func:`core_gains` of ``frame``.
         costs: costs of attentions without a committed one, which replace those stored with the results.
     """
-    core, own = core_gains(gains), runs_of(frame[frame["source"] == OWN])
+    own = runs_of(frame[frame["source"] == OWN])
     shown = set(core.loc[~core["attention"].isin(ANCHORS), "column"])
     columns = [name for name in map(prefix, core_cells().values()) if name in shown]
     folders = list(dict.fromkeys(Path(file).parent for file in own["file"]))
@@ -207,8 +212,9 @@ def _facts(
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def board_table(board: pd.DataFrame, *, pattern: str = "") -> Table:
+def board_table(suite: Suite, *, pattern: str = "") -> Table:
     """Return the table of the board, the user's rows first; or the cells of one pattern, without costs."""
+    board, found = suite.board, {(row["column"], *_key(row)): row for row in suite.core.to_dict("records")}
     cells = [cell for cell in core_cells().values() if f"{prefix(cell)}.K" in board and pattern in ("", cell.pattern)]
     shown = board[board[[f"{prefix(cell)}.K" for cell in cells]].notna().any(axis=1)]
     shown = shown.sort_values("own", ascending=False, kind="stable")
@@ -218,8 +224,9 @@ def board_table(board: pd.DataFrame, *, pattern: str = "") -> Table:
     ]
     columns = [Column("family", texts(shown["family"]))]
     for cell in cells:
-        gains = [gain(gain_fields(row, prefix(cell))) for row in records]
-        columns.append(Column(cell.heading, gains, "higher", cell_descriptions()[cell.key], pattern=cell.pattern))
+        gains = [found.get((prefix(cell), *_key(row))) for row in records]
+        shares = [Cell() if row is None else gain(row) for row in gains]
+        columns.append(Column(cell.heading, shares, "higher", cell_descriptions()[cell.key], pattern=cell.pattern))
     for cell in (cell for cell in cells if cell.task == RECALL):
         steps = numbers(shown[f"{prefix(cell)}.steps_vs_softmax"].astype(float), 1)
         hint = f"steps to solve {cell.heading}, {RELATIVE}, if every seed solved it"
@@ -238,9 +245,9 @@ def board_table(board: pd.DataFrame, *, pattern: str = "") -> Table:
     return Table(rows, columns, id="suite-board-table", remarks=[REMARKS])
 
 
-def gain_fields(row: Mapping[Any, Any], column: str) -> dict[str, Any]:
-    """Return the fields of a core cell in a row of the board for :func:`cab.results.formats.gain`."""
-    return {field: row[f"{column}.{name}"] for name, field in FIELDS.items()}
+def _key(row: Mapping[Any, Any]) -> tuple[str, bool]:
+    """Return the attention of a row and whether it is the user's."""
+    return row["attention"], row["own"]
 
 
 def _costs(board: pd.DataFrame) -> Iterator[Column]:
@@ -296,23 +303,23 @@ def recall_points(board: pd.DataFrame, costs: pd.Series) -> pd.DataFrame:
 # --- sentences --------------------------------------------------------------------------------------------------------
 
 
-def main_sentence(board: pd.DataFrame) -> str:
+def main_sentence(suite: Suite) -> str:
     """Return all of :func:`findings`."""
-    return " ".join(findings(board))
+    return " ".join(findings(suite))
 
 
-def findings(board: pd.DataFrame) -> list[str]:
+def findings(suite: Suite) -> list[str]:
     """Return what attentions with a constant-size state recall, compared with softmax attention, and then details.
 
     Attentions without verified code, with a single seed or with a tuned learning rate are not counted, nor are own
     results of a reference attention.
     """
+    board = suite.board
     counted = board[(board["verified"] == "yes") & ~board["attention"].str.endswith(TUNED)]
     counted = counted.sort_values("own", ascending=False, kind="stable").drop_duplicates("attention", keep="last")
-    recall = {}
-    for row in counted[~counted["attention"].isin(ANCHORS)].to_dict("records"):
-        if row.get("CS.recall.seeds", 0) > 1 and row["suite_state_grows"] is False:
-            recall[row["attention"]] = gain_fields(row, "CS.recall")
+    constant = {_key(row) for row in counted.to_dict("records") if row["suite_state_grows"] is False}
+    cells = suite.core[(suite.core["column"] == "CS.recall") & (suite.core["seeds"] > 1)].to_dict("records")
+    recall = {row["attention"]: row for row in cells if _key(row) in constant and row["attention"] not in ANCHORS}
     if not recall:
         return ["No attention with a constant-size state, verified code and several seeds has results in recall."]
     verdicts = {word: sorted(name for name, cell in recall.items() if cell["verdict"] == word) for word in Verdict}

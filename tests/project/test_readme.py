@@ -148,7 +148,7 @@ def test_its_results_are_those_of_the_committed_records(tmp_path: Path, monkeypa
     figures = [path.read_text() for path in (committed["FIGURE"], tmp_path / committed["FIGURE"].name)]
     names = [re.findall(r">([^<>]+)</text>", figure) for figure in figures]
     assert names[0] == names[1]
-    board = readme_figure.reference_board()
+    board = readme_figure.reference_suite().board
     points = recall_points(board, state_size(board))
     assert set(points.index) <= {name.removesuffix("*") for name in names[0]}, "a name at every mark"
     assert INK not in figures[0], "not readable on a dark background"

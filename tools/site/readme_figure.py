@@ -18,7 +18,7 @@ import pandas as pd
 from cab import load_results
 from cab.records.files import REFERENCE_DIRS
 from cab.results.figures import INK, MUTED, POSITIVE, frontier_figure
-from cab.results.suite_board import board_table, core_cells, main_sentence, recall_points, state_size, suite_of
+from cab.results.suite_board import Suite, board_table, core_cells, main_sentence, recall_points, state_size, suite_of
 from cab.results.summarize import summarize
 
 ROOT = Path(__file__).parents[2]
@@ -33,23 +33,23 @@ BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=\n<!-- /results -->)", re.DOTA
 
 
 @functools.cache
-def reference_board() -> pd.DataFrame:
-    """Return the board of the bundled reference results."""
+def reference_suite() -> Suite:
+    """Return the bundled reference results of the suite."""
     suite = suite_of(load_results(REFERENCE_DIRS))
     assert suite is not None
-    return suite.board
+    return suite
 
 
-def readme_text(board: pd.DataFrame) -> str:
+def readme_text(suite: Suite) -> str:
     """Return the main sentence and the figure."""
-    return f"{main_sentence(board)}\n\n![Recall against the size of the decode state](docs/assets/{FIGURE.name})"
+    return f"{main_sentence(suite)}\n\n![Recall against the size of the decode state](docs/assets/{FIGURE.name})"
 
 
-def gallery_text(board: pd.DataFrame) -> str:
+def gallery_text(suite: Suite) -> str:
     """Return the main sentence, and the board per pattern, without costs."""
-    parts = [main_sentence(board)]
+    parts = [main_sentence(suite)]
     for pattern in dict.fromkeys(cell.pattern for cell in core_cells().values()):
-        grid, *_ = board_table(board, pattern=pattern).to_markdown().split("\n\n")  # the page explains the signs once
+        grid, *_ = board_table(suite, pattern=pattern).to_markdown().split("\n\n")  # the page explains the signs once
         parts += [f"### {pattern}", grid]
     return "\n\n".join(parts)
 
@@ -86,9 +86,9 @@ def draw(board: pd.DataFrame, path: Path) -> None:
 
 def main() -> None:
     """Write the documents and the figure."""
-    board = reference_board()
-    draw(board, FIGURE)
-    texts = {README: readme_text(board), GALLERY: gallery_text(board), PAPER: reproduced_text()}
+    suite = reference_suite()
+    draw(suite.board, FIGURE)
+    texts = {README: readme_text(suite), GALLERY: gallery_text(suite), PAPER: reproduced_text()}
     for path, text in texts.items():
         content = path.read_text()
         assert len(BLOCK.findall(content)) == 1, path

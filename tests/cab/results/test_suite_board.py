@@ -34,7 +34,7 @@ from cab.results.suite_board import (
     suite_of,
 )
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
-from tools.site.readme_figure import reference_board
+from tools.site.readme_figure import reference_suite
 
 
 @pytest.fixture
@@ -53,15 +53,16 @@ def made(folders: list[Path]) -> Suite:
     return suite
 
 
-def cells_of(board: pd.DataFrame, heading: str) -> dict[str, Cell]:
+def cells_of(suite: Suite, heading: str) -> dict[str, Cell]:
     """The cells of a column of the board's table by attention."""
-    table = board_table(board)
+    table = board_table(suite)
     [column] = [column for column in table.columns if column.label == heading]
     return {row.label: cell for row, cell in zip(table.rows, column.cells, strict=True)}
 
 
 def test_rows_are_in_families(folders: list[Path]) -> None:
-    board = made(folders).board
+    suite = made(folders)
+    board = suite.board
     assert board.groupby("family", sort=False)["attention"].agg(list).to_dict() == {
         "softmax and variants": ["vanilla"],
         "constant state": ["linear", "gla", "ssd"],
@@ -71,7 +72,7 @@ def test_rows_are_in_families(folders: list[Path]) -> None:
         OTHER: ["mine", "single"],
     }
     assert set(board.loc[board["own"], "attention"]) == {"mine", "single"}
-    table = board_table(board)
+    table = board_table(suite)
     assert [row.label for row in table.rows[:3]] == ["mine", "single", "vanilla"], "yours are first"
     assert [column.label for column in table.columns[1:4]] == ["recall CS", "lookup CS", "periodic copy CS"]
     assert table.rows[0].tags == ["CS"], "no state is known"
@@ -79,7 +80,7 @@ def test_rows_are_in_families(folders: list[Path]) -> None:
 
 def test_signs(folders: list[Path]) -> None:
     """A significant loss, the ceiling, a single seed; bold is what matches softmax attention."""
-    cells = cells_of(made(folders).board, "periodic copy CS")
+    cells = cells_of(made(folders), "periodic copy CS")
     assert {name for name, cell in cells.items() if "best" in cell.style} == {"vanilla", "abc", "ssd"}
     texts = {name: cells[name].text for name in ("abc", "mine", "single", "gla")}
     assert texts == {"abc": "3 of 3 solved", "mine": "80 (≤ 81) ▼", "single": "70*", "gla": "30 (≤ 31) ▼"}
@@ -95,17 +96,18 @@ def test_a_row_that_is_not_verified_has_no_tint(folders: list[Path]) -> None:
     for task in CELLS:
         for record in seeds(task, "unverified", 100, verified=False):
             record.write(folders[1])
-    board = made(folders).board
-    assert {cells_of(board, f"{cell.ability} CS")["unverified"].style for cell in CELLS.values()} == {""}
-    assert "† unverified" in board_table(board).to_text()
+    suite = made(folders)
+    assert {cells_of(suite, f"{cell.ability} CS")["unverified"].style for cell in CELLS.values()} == {""}
+    assert "† unverified" in board_table(suite).to_text()
 
 
 def test_the_state_is_that_of_the_same_networks(folders: list[Path]) -> None:
-    board = made(folders).board
+    suite = made(folders)
+    board = suite.board
     sizes = dict(zip(board["attention"], state_size(board), strict=True))
     assert (sizes["vanilla"], sizes["linear"]) == (64 * TOKENS, 1056)
     assert np.isnan(sizes["mine"])
-    assert cells_of(board, "state")["vanilla"].value == 64 * TOKENS
+    assert cells_of(suite, "state")["vanilla"].value == 64 * TOKENS
     points = recall_points(board, state_size(board))
     assert points.loc["linear"].tolist() == [1056, pytest.approx(95), False, False]
     assert not points["own"].any(), "without a state"
@@ -146,9 +148,9 @@ def test_your_runs_follow_all_reference_results(folders: list[Path]) -> None:
 
 
 def test_the_main_sentence(folders: list[Path]) -> None:
-    board = made(folders).board
-    sentence = main_sentence(board)
-    assert findings(board)[0].endswith(" (abc) matches it."), "two lines on the page"
+    suite = made(folders)
+    sentence = main_sentence(suite)
+    assert findings(suite)[0].endswith(" (abc) matches it."), "two lines on the page"
     assert sentence.startswith(
         "Of 3 attentions with a constant-size decode state, 2 are worse than softmax attention in causal recall, 1 "
         "(abc) matches it. Of 64 facts, abc retains 99%, linear retains 95%, local retains 3% (at least 3 seeds each)."
@@ -157,20 +159,20 @@ def test_the_main_sentence(folders: list[Path]) -> None:
 
 def test_own_rows_that_change_no_sentence(folders: list[Path]) -> None:
     """An unverified result, a single seed, a tuned learning rate, and a reference that is trained again."""
-    before = main_sentence(made(folders).board)
+    before = main_sentence(made(folders))
     records = [*seeds("probe", "rfa(tuned)", 99.9), suite_record("probe", "rfa", 99.9), *seeds("probe", "local", 99)]
     records += [dataclasses.replace(run, verified=False) for run in seeds("probe", "gla", 99.9)]
     for record in records:
         record.write(folders[1])
-    board = made(folders).board
-    assert board.set_index("attention")["own"]["rfa"]
-    assert main_sentence(board) == before
+    suite = made(folders)
+    assert suite.board.set_index("attention")["own"]["rfa"]
+    assert main_sentence(suite) == before
 
 
 @pytest.mark.usefixtures("made_suite")
 def test_the_sentence_without_results(tmp_path: Path) -> None:
     suite_record("probe", "abc", 50).write(tmp_path / "some")
-    assert main_sentence(made([tmp_path / "some"]).board) == (
+    assert main_sentence(made([tmp_path / "some"])) == (
         "No attention with a constant-size state, verified code and several seeds has results in recall."
     )
 
@@ -189,7 +191,7 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
         )
     table = {row["attention"]: row for row in csv.DictReader((out / "suite.csv").open())}
     assert rows.keys() == table.keys()
-    columns = [each.label for each in board_table(made(folders).board).columns]
+    columns = [each.label for each in board_table(made(folders)).columns]
     fields = {
         "recall CS": "CS.recall.K",
         "periodic copy CS": "CS.periodic_copy.K",
@@ -220,7 +222,7 @@ def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path)
 
 def test_every_mark_of_a_figure_has_a_name() -> None:
     """Names neither overlap nor leave the axes; marks of single seeds are hollow, with a star at the name."""
-    board = reference_board()
+    board = reference_suite().board
     points = recall_points(board, state_size(board))
     points.loc["single"], points.loc["mine (yours)"] = [2e3, 70.0, False, True], [2e3, 71.0, True, False]
     figure = frontier_figure(points, title="", label="")
