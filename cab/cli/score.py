@@ -86,8 +86,9 @@ def run(args: argparse.Namespace) -> int:
     from cab.results.index_tables import no_score
 
     frame = selected_results(args)
-    reasons = no_score(frame)
-    scores = [kind for kind in PARTS if (frame["score"] == kind).any()]
+    reasons = no_score(frame, normalization=args.normalization)
+    has_index = (frame["source"] != PUBLISHED) | (frame["kind"] == "index") | (args.normalization is not None)
+    scores = [kind for kind in PARTS if ((frame["score"] == kind) & (has_index | (kind != "index"))).any()]
     is_single = args.csv or args.show != "scores"
     parts = [args.score] if args.score else [*([] if is_single else ["metrics"]), *scores]
     if args.show == "ablation":
@@ -181,8 +182,6 @@ def _print_index(frame: pd.DataFrame, args: argparse.Namespace) -> None:
     from cab.results.summarize import verification_notes
 
     scored = scores_by_source(frame, normalization=args.normalization, tasks=args.task or (), partial=args.partial)
-    if not scored:
-        raise UserError("the published results have no printed index; --normalization official recomputes one")
     made = {
         "scores": lambda scores: scores.table,
         "pairwise": order_table,

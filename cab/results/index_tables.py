@@ -16,7 +16,7 @@ from cab.results.changed_settings import CHANGED_MARK, with_changed
 from cab.results.formats import Cell, Fields, index
 from cab.results.guards import REHEARSAL_NOTE
 from cab.results.index import AVERAGE, FLAT, NO_CONSTANTS, RECOMPUTED, Scores, is_average, order_table, pairs_of
-from cab.results.load import OWN, PUBLISHED, REHEARSAL, runs_of
+from cab.results.load import INDEX, OWN, PUBLISHED, REHEARSAL, runs_of
 from cab.results.normalization import NORMALIZATIONS, OF_RESULTS, OFFICIAL, corrections, population
 from cab.results.published import TERM as PUBLISHED_TERM
 from cab.results.statistics import Verdict
@@ -128,8 +128,8 @@ def _changed(source: str, scores: Scores) -> Iterator[tuple[str, str, str]]:
 # --- notes ------------------------------------------------------------------------------------------------------------
 
 
-def no_score(frame: pd.DataFrame) -> list[str]:
-    """Return one sentence per place whose results have metrics only, with the reason."""
+def no_score(frame: pd.DataFrame, *, normalization: str | None = None) -> list[str]:
+    """Return one sentence per place whose results have metrics only, with the reason, and on published ones."""
     names = ["preset", "task", "dataset", "config_variant", "backbone", "pattern"]
     lines = []
     for place in frame.loc[frame["score"] == "", names].drop_duplicates().to_dict("records"):
@@ -138,6 +138,9 @@ def no_score(frame: pd.DataFrame) -> list[str]:
         else:
             reason = f"the paper's index does not include task {place['task']}"
         lines.append(f"{' '.join(filter(None, place.values()))}: no score: {reason}")
+    published = frame[(frame["source"] == PUBLISHED) & (frame["score"] == INDEX)]
+    if len(published) and normalization is None and not (published["kind"] == INDEX).any():
+        lines.append("published results without printed indices: no score; --normalization official recomputes them")
     return lines
 
 

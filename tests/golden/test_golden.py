@@ -29,7 +29,7 @@ from tests.helpers.command import ROOT, cab
 OUTPUT = Path(__file__).with_name("output")
 TABLES = {
     "score_core_csv": "score results/core --csv",
-    "score_paper_csv": "score results/paper/results.csv --csv",
+    "score_paper_csv": "score results/paper --normalization official --csv",
     "score_pairwise": "score results/core --pattern CC --show pairwise --csv",
     "score_check": "score results/core --check --csv",
     "correlation": "correlation results/core",
