@@ -28,6 +28,9 @@ from cab.files.disk import replacing
 from cab.metric import STRICT, Metric
 from cab.records.files import SET, record_path, set_lines
 from cab.records.identity import Identity, Program, hash_of
+from cab.registry.names import is_file
+from cab.registry.program import code_of_modules, joined
+from cab.registry.registries import ATTENTIONS
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -118,6 +121,8 @@ class Record(RunMetadata):
     engine_facts: Mapping[str, Any] = field(default_factory=dict)
     is_bundled: bool = False
     """Whether it is a reference result of this project; not stored."""
+    earlier_code: str = ""
+    """The code in an earlier record, of the attention and ``cab``, under which costs are stored; not stored itself."""
 
     def identity(self, renamed: Mapping[str, str] = MappingProxyType({})) -> Identity:
         """Return the identity of the run; ``renamed`` has the earlier names of options."""
@@ -174,7 +179,7 @@ class Record(RunMetadata):
             _check_fields(content)
             record = _adapter().validate_json(text)
             _check_consistency(record)
-        return record
+        return _regrouped(record)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the content of the record's file."""
@@ -197,7 +202,25 @@ class Record(RunMetadata):
         return path
 
 
-_FIELDS = [field.name for field in dataclasses.fields(Record) if field.name != "is_bundled"]
+_FIELDS = [name for field in dataclasses.fields(Record) if (name := field.name) not in ("is_bundled", "earlier_code")]
+
+
+def _regrouped(record: Record) -> Record:
+    """Return a record whose attention has no module of ``cab``, nor its code: an earlier one is read as one of today.
+
+    The code contains the name of the class, which a record does not have: a name is right if it gives the stored code.
+    """
+    program = Program.recorded(**vars(record.program))
+    if program.attention == record.program.attention:
+        return dataclasses.replace(record, program=program)
+    name, stored = record.config["attention"]["name"], record.attention_code
+    names = [name.rpartition(":")[2]]
+    with contextlib.suppress(UserError):
+        names += [] if is_file(name) else [ATTENTIONS.get(name).location.qualname]
+    modules = list(map(repr, sorted(record.program.attention.items())))
+    right = [name for name in names if joined([name, *modules]) == stored]
+    code = next((code_of_modules(name, program.attention) for name in right), stored)
+    return dataclasses.replace(record, program=program, attention_code=code, earlier_code=stored)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,8 @@
 """The program of a run: the modules that can change its score, each with a digest of the source that was executed.
 
+A program has all modules that its classes import from plug-ins and users' files, and of ``cab`` those at its root, the
+contract, and those in ``cab.runner``; every other package of ``cab`` names, checks, stores or shows what these compute.
+
 A digest ignores comments, layout and docstrings (unless the module reads docstrings or source text), and does not
 depend on the version of Python. A program starts at the classes of a run and follows import statements, and the imports
 that were made while a module was running, also from archives or while training. It cannot see data files, environment
@@ -11,28 +14,22 @@ variables that it reads in ``reads``.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib.util
+import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cab.executed import IMPORTED_BY, SOURCES, is_library
+from cab.files.cache import cache_root
 
-NOT_SCORING = (
-    "cab.analysis", "cab.cli", "cab.config.compose", "cab.config.groups", "cab.config.hydra_options", "cab.data",
-    "cab.efficiency", "cab.errors", "cab.executed", "cab.files", "cab.records", "cab.registry.entries",
-    "cab.registry.files", "cab.registry.names", "cab.registry.outlines", "cab.registry.program",
-    "cab.registry.registries", "cab.registry.sources", "cab.results", "cab.runner.folder", "cab.runner.launch",
-    "cab.runner.pool", "cab.runner.provenance", "cab.runner.report", "cab.runner.slurm", "cab.runner.suite",
-    "cab.verification",
-)  # fmt: skip
-"""Packages and modules that cannot change a score: commands, tables, pages, checks, names and files of results."""
-_NOT_SCORING = tuple(f"{name}." for name in NOT_SCORING)
+CAB = Path(__file__).resolve().parents[1]
 STANDALONE: dict[str, Path] = {}
 """Imported modules that do not belong to a package, with their files."""
 UNKNOWN = ""
@@ -41,25 +38,23 @@ _IGNORED_FIELDS = ("ctx", "kind", "type_comment")
 _READS_TEXT = (b"__doc__", b"getdoc", b"getsource")
 
 
-class Import(NamedTuple):
-    """One name that a file imports: the absolute module, and the name in it (empty for the module)."""
-
-    module: str
-    name: str
-
-
 class Source(NamedTuple):
-    """The digest of a source text, and what it imports."""
+    """The digest of a source text, and the names of the modules that it can import."""
 
     digest: str
-    imports: tuple[Import, ...]
+    imports: tuple[str, ...]
 
 
-def modules_of(roots: Iterable[type | str], *, is_running: bool = False) -> dict[str, str]:
+def modules_of(
+    roots: Iterable[type | str], *, is_running: bool = False, follows_packages: bool = True
+) -> dict[str, str]:
     """Return the digest of each module that classes, or modules by name, consist of, by its name.
 
-    A class in ``parts`` of another one belongs to it. The name of a module outside packages is that of its file. With
-    ``is_running``, only modules that this process has executed are followed.
+    A class in ``parts`` of another one belongs to it. The name of a module outside packages is that of its file.
+
+    Args:
+        is_running: follow only modules that this process has executed.
+        follows_packages: follow the imports of modules in packages; otherwise, only those of users' files.
     """
     digests: dict[str, str] = {}
     waiting: list[tuple[str, Path | None, Path | None]] = []
@@ -78,8 +73,11 @@ def modules_of(roots: Iterable[type | str], *, is_running: bool = False) -> dict
         elif file not in seen:
             seen.add(file)
             source = read(file)
-            name = module if module.partition(".")[0] in packages() else file.name
+            is_packaged = module.partition(".")[0] in packages()
+            name = module if is_packaged else file.name
             digests[name] = source.digest if name not in digests else joined([digests[name], source.digest])
+            if is_packaged and not follows_packages:
+                continue
             for other, path in _imported_modules(file, source, folder):
                 if path is not None and (not is_running or str(path) in SOURCES or _file_of_executed(other) == path):
                     waiting.append((other, path, folder))
@@ -94,20 +92,41 @@ def digest_now(name: str) -> str | None:
     return None if file is None else read(file).digest
 
 
-def is_excluded(module: str) -> bool:
-    """Return whether a module cannot change a score, see :data:`NOT_SCORING`."""
-    return module == "cab" or f"{module}.".startswith(_NOT_SCORING)
+@functools.cache
+def can_change_score(module: str) -> bool:
+    """Return whether a module belongs to a program: of ``cab``, one at its root or in ``cab.runner``."""
+    package, _, name = module.removeprefix("cab.").rpartition(".")
+    return not is_of_cab(module) or package == "runner" or (not package and (CAB / f"{name}.py").is_file())
+
+
+def is_of_cab(module: str) -> bool:
+    """Return whether a module belongs to ``cab``: to the project, and not to an attention that is built on it."""
+    return module.partition(".")[0] == "cab"
 
 
 def code_of(cls: type) -> str:
-    """Return the digest of the modules that a class consists of; empty if one of them is unknown."""
-    return _code_of(cls, len(SOURCES))
+    """Return the digest of the modules of plug-ins and users that a class consists of; empty if one is unknown."""
+    return _codes_of(cls, len(SOURCES))[0]
+
+
+def contract_of(cls: type) -> str:
+    """Return the digest of the modules of ``cab`` that a class is built on."""
+    return _codes_of(cls, len(SOURCES))[1]
 
 
 @functools.lru_cache(maxsize=1024)
-def _code_of(cls: type, _: int) -> str:
-    modules = modules_of([cls])
-    return "" if UNKNOWN in modules.values() else joined([cls.__qualname__, *map(repr, sorted(modules.items()))])
+def _codes_of(cls: type, _: int) -> tuple[str, str]:
+    bases = {base.__module__ for base in cls.__mro__ if is_of_cab(base.__module__)}
+    modules = modules_of([cls, *sorted(bases)])
+    contract = {name: digest for name, digest in modules.items() if is_of_cab(name)}
+    code = "" if UNKNOWN in modules.values() else code_of_modules(cls.__qualname__, modules)
+    return code, joined(map(repr, sorted(contract.items())))
+
+
+def code_of_modules(qualname: str, modules: Mapping[str, str]) -> str:
+    """Return the digest of a class from those of its modules, without those of ``cab``."""
+    own = ((name, digest) for name, digest in modules.items() if not is_of_cab(name))
+    return joined([qualname, *map(repr, sorted(own))])
 
 
 def code_of_location(module: str, qualname: str) -> str:
@@ -198,8 +217,42 @@ def module_of(file: Path) -> str:
 def read(file: Path) -> Source:
     """Read the source of a module as it was executed, or else as it is now; a file is parsed once per content."""
     content = SOURCES.get(str(file))
-    content = _content_now(file) if content is None else content
-    return _parsed(content, package_of(file)) if file.suffix == ".py" else Source(digest_of(content), ())
+    return _read(file, _content_now(file) if content is None else content)
+
+
+@functools.cache
+def _read(file: Path, content: bytes) -> Source:
+    """Return the source, from the cache if this content was parsed before, in any process and under any name."""
+    if file.suffix != ".py":
+        return Source(digest_of(content), ())
+    package = package_of(file)
+    key = digest_of(content + package.encode())
+    known = _cached()
+    if key not in known:
+        known[key] = _parsed(content, package)
+        with contextlib.suppress(OSError):  # a cache that cannot be written
+            path = _cache_file()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps([key, *known[key]]) + "\n")
+    return known[key]
+
+
+@functools.cache
+def _cached() -> dict[str, Source]:
+    """Return the sources in the cache by the digest of their content; a damaged line is left out."""
+    known = {}
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        for line in _cache_file().read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError, TypeError):
+                key, digest, imports = json.loads(line)
+                known[key] = Source(digest, tuple(imports))
+    return known
+
+
+def _cache_file() -> Path:
+    """Return the file of the cache, which has another name after a change of this module."""
+    return cache_root() / f"sources-{digest_of(Path(__file__).read_bytes())}.jsonl"
 
 
 @functools.cache
@@ -217,12 +270,11 @@ def package_of(file: Path) -> str:
     return ".".join(reversed(names))
 
 
-@functools.cache
 def _parsed(content: bytes, package: str) -> Source:
     tree = ast.parse(content)
     tokens = _tokens(tree, keeps_docstrings=any(word in content for word in _READS_TEXT))
     nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
-    imports = dict.fromkeys(item for node in nodes for item in _imported(node, package))
+    imports = dict.fromkeys(name for node in nodes for name in _imported(node, package))
     return Source(hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:16], tuple(imports))
 
 
@@ -258,22 +310,20 @@ def _is_docstring(item: ast.AST) -> bool:
     return isinstance(item, ast.Expr) and isinstance(getattr(item.value, "value", None), str)
 
 
-def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[Import]:
-    if isinstance(node, ast.Import):
-        yield from (Import(alias.name, "") for alias in node.names)
-        return
-    parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-    origin = ".".join([*parents, *([node.module] if node.module else [])])
-    yield from (Import(origin, alias.name) for alias in node.names)
+def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
+    """Yield the modules that a statement can import, with the packages that contain them."""
+    names = [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+        origin = ".".join([*parents, *([node.module] if node.module else [])])
+        names = [f"{origin}.{name}" for name in names]
+    for name in names:
+        parts = name.split(".")
+        yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
 
 
 def _imported_modules(file: Path, source: Source, folder: Path | None) -> Iterator[tuple[str, Path | None]]:
-    """Yield the modules that a file can import, with the packages that contain them, and their files."""
-    names: dict[str, None] = {}
-    for module, name in source.imports:
-        parts = module.split(".")
-        names |= dict.fromkeys(".".join(parts[: i + 1]) for i in range(len(parts)))
-        names |= dict.fromkeys([f"{module}.{name}"] if name else [])
-    yield from ((name, _found(name, folder)) for name in names if not is_excluded(name))
+    """Yield the modules that a file can import, and their files."""
+    yield from ((name, _found(name, folder)) for name in source.imports if can_change_score(name))
     dynamic = sorted(IMPORTED_BY.get(str(file), {}).items())
-    yield from ((name, Path(path)) for name, path in dynamic if not is_excluded(name))
+    yield from ((name, Path(path)) for name, path in dynamic if can_change_score(name))

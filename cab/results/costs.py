@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError
 from cab.files.text_table import csv_rows, parse_number, read_csv
 from cab.patterns import Pattern
+from cab.records.cost_sizes import FALLBACK, LENGTH as LENGTH, SHORT, SIZES
 from cab.records.identity import hash_of
 from cab.records.results import PAPER_DIR, installed_code
 from cab.records.verified import COMMITTED, read_rows
@@ -113,12 +114,6 @@ def _setting(table: pd.DataFrame) -> list[str]:
 MEASURED = PAPER_DIR.parent / "efficiency" / "costs.csv"
 FOLDER = "costs"
 """Folder in ``results_dir`` with the costs that `cab run suite=core` measures."""
-LENGTH = 8192
-"""Length of the measurements, in tokens."""
-FALLBACK = 2048
-"""Length of the measurements of an attention that takes too long, or too much memory, at :data:`LENGTH` tokens."""
-SHORT = 256
-SIZES = {"forward": {"embed_dim": 256, "num_heads": 4}, "decode": {"embed_dim": 512, "num_heads": 8}}
 """Width and heads of the layer in each phase, with one sequence per batch."""
 RUNS = {"NS": "roof_ns", "CS": "roof_cs"}
 """Run of the forward passes of each pattern, which measures every attention on one machine."""
@@ -248,8 +243,10 @@ def cost_name(record: Record) -> str:
 
 def cost_path(results_dir: Path, record: Record) -> Path:
     """Return the file with the costs of the attention of a record: of this code, in its pattern."""
-    key = [cost_name(record), record.cell["pattern"], record.attention_code]
-    return results_dir / FOLDER / f"{hash_of({'cost': key})}.csv"
+    codes = (record.attention_code, record.earlier_code or record.attention_code)
+    keys = [[cost_name(record), record.cell["pattern"], code] for code in codes]
+    paths = [results_dir / FOLDER / f"{hash_of({'cost': key})}.csv" for key in keys]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def cost_of(record: Record, folders: Iterable[Path]) -> MeasuredCost:

@@ -15,7 +15,7 @@ from cab.errors import UserError
 from cab.executed import SOURCES
 from cab.records.identity import changed_modules
 from cab.registry.files import load_object
-from cab.registry.program import UNKNOWN, code_of, code_of_location, is_excluded, modules_of
+from cab.registry.program import UNKNOWN, can_change_score, code_of, code_of_location, modules_of
 from cab.registry.registries import ATTENTIONS
 from tests.helpers.command import run_python
 
@@ -230,7 +230,7 @@ def test_every_executed_module_that_can_change_a_score_is_in_the_program(tmp_pat
         print(*record.program.attention, *record.program.project)
     """
     executed, named = run_python("-c", textwrap.dedent(program), cwd=tmp_path).stdout.splitlines()[-2:]
-    missing = {name for name in executed.split() if not is_excluded(name)} - set(named.split())
+    missing = {name for name in executed.split() if can_change_score(name)} - set(named.split())
     assert missing == set()
 
 
