@@ -26,7 +26,7 @@ from annotated_types import Ge, Le
 from cab.errors import UserError, first_line
 from cab.files.disk import replacing
 from cab.metric import STRICT, Metric
-from cab.records.files import SET, record_path, set_lines
+from cab.records.files import record_path, set_lines
 from cab.records.identity import Identity, Program, hash_of
 from cab.registry.names import is_file
 from cab.registry.program import code_of_modules, joined
@@ -239,15 +239,6 @@ def _reading_errors(path: Path) -> Iterator[None]:
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
         reason = first_line(error)
         raise UserError(f"{path} is not a valid result record ({reason}); run the cell again") from None
-
-
-def write_set(records: Iterable[Record], folder: Path) -> Path:
-    """Write records as the set of a folder, sorted by hash, and return its path."""
-    path = folder / SET
-    with replacing(path) as temporary, temporary.open("x", encoding="utf-8") as file:
-        for record in sorted(records, key=lambda record: record.hash):
-            file.write(json.dumps(record.to_plain(), separators=(",", ":")) + "\n")
-    return path
 
 
 @functools.cache

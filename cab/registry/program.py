@@ -32,6 +32,8 @@ from cab.files.cache import cache_root
 CAB = Path(__file__).resolve().parents[1]
 STANDALONE: dict[str, Path] = {}
 """Imported modules that do not belong to a package, with their files."""
+_LIBRARIES = set(sys.stdlib_module_names)
+"""Packages that do not belong to a program: those of Python, and installed ones that were executed."""
 UNKNOWN = ""
 """Digest of a module without a file, as in an interactive session; it is equal to no other."""
 _IGNORED_FIELDS = ("ctx", "kind", "type_comment")
@@ -168,10 +170,13 @@ def _found(module: str, folder: Path | None) -> Path | None:
     top, *names = module.split(".")
     if folder is not None and (path := _module_file((folder / top).joinpath(*names))):
         return path
+    if top in packages():
+        return _file_of_executed(module) or _installed(module)
     file = _file_of_executed(module)
-    if file is not None:
-        return file if top in packages() or not _in_library(str(file)) else None
-    return _installed(module) if top in packages() else None
+    if file is None or not _in_library(str(file)):
+        return file
+    _LIBRARIES.update([top] if module == top else [])
+    return None
 
 
 @functools.cache
@@ -322,8 +327,12 @@ def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
         yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
 
 
-def _imported_modules(file: Path, source: Source, folder: Path | None) -> Iterator[tuple[str, Path | None]]:
-    """Yield the modules that a file can import, and their files."""
-    yield from ((name, _found(name, folder)) for name in source.imports if can_change_score(name))
+def _imported_modules(file: Path, source: Source, folder: Path | None) -> list[tuple[str, Path | None]]:
+    """Return the modules that a file can import, and their files."""
+    found: list[tuple[str, Path | None]] = []
+    for name in source.imports:
+        is_library = folder is None and name.partition(".")[0] in _LIBRARIES
+        if not is_library and can_change_score(name):
+            found.append((name, _found(name, folder)))
     dynamic = sorted(IMPORTED_BY.get(str(file), {}).items())
-    yield from ((name, Path(path)) for name, path in dynamic if can_change_score(name))
+    return [*found, *((name, Path(path)) for name, path in dynamic if can_change_score(name))]
