@@ -85,7 +85,11 @@ MOVED = {
     "cab.runner.processes": ("cab.runner.processes", "6aba664d8c911f04"),
 }
 """Modules from which code was moved, by their names in records: where it is now, and the digest before the move."""
-SINCE_MOVED = {"cab.construction": "07c07baa26107fd5", "cab.recipe": "3a93c5d0a71f207d", "cab.runner.processes": "9de98fcd70861fe1"}
+SINCE_MOVED = {
+    "cab.construction": "07c07baa26107fd5",
+    "cab.recipe": "3a93c5d0a71f207d",
+    "cab.runner.processes": "9de98fcd70861fe1",
+}
 """Digests of these modules after the move."""
 
 
