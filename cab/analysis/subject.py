@@ -15,10 +15,10 @@ from cab.config.compose import compose
 from cab.errors import UserError
 from cab.records.files import weights_path
 from cab.records.record import Record
-from cab.records.weights import load_network
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone, make_initial_backbone
 from cab.runner.evaluation import DeviceBatches
+from cab.weights import load_network
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from cab.files.disk import disk_errors, remove_leftovers, replacing
 from cab.records.files import record_path, record_paths, weights_path
 from cab.records.identity import Identity, described, differences, why_not_resumed
 from cab.records.record import CELL, Record, Status
-from cab.records.weights import load_file as load_file, load_weights as load_weights
+from cab.weights import load_file as load_file, load_weights as load_weights
 
 if TYPE_CHECKING:  # commands without a model do not import torch
     pass

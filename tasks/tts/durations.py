@@ -17,9 +17,9 @@ from cab import Attention, Pattern, UserError, build_backbone
 from cab.backbone_protocols import StepSynthesizer, missing_call
 from cab.records.files import weights_path
 from cab.records.record import Record, Status
-from cab.records.weights import load_network
 from cab.registry.registries import BACKBONES
 from cab.results.normalization import SOFTMAX_VARIANTS
+from cab.weights import load_network
 from tasks.tts.data import FRAMES_PER_STEP
 from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN
 

@@ -15,8 +15,8 @@ import pytest
 
 from cab.errors import UserError
 from cab.executed import SOURCES
+from cab.files import python_source
 from cab.records.identity import changed_modules
-from cab.registry import program as program_module
 from cab.registry.files import load_object
 from cab.registry.program import CAB, UNKNOWN, can_change_score, code_of, code_of_location, modules_of
 from cab.registry.registries import ATTENTIONS
@@ -252,7 +252,7 @@ def test_a_digest_is_of_the_content_whatever_the_time(write: Write, monkeypatch:
     path = write()
     program = "from pathlib import Path; from cab.registry.program import read; print(read(Path('deeper.py')).digest)"
     before = run_python("-c", program, cwd=path.parent).stdout
-    cache = program_module._cache_file()
+    cache = python_source._cache_file()
     assert cache.is_file()
     cache.write_text(cache.read_text() + '["half a li\n')
     stat = path.with_name("deeper.py").stat()
