@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -21,9 +21,6 @@ from cab.records.files import record_path, record_paths, weights_path
 from cab.records.identity import Identity, described, differences, why_not_resumed
 from cab.records.record import CELL, Record, Status
 from cab.weights import load_file as load_file, load_weights as load_weights
-
-if TYPE_CHECKING:  # commands without a model do not import torch
-    pass
 
 log = logging.getLogger(__name__)
 
