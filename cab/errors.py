@@ -121,3 +121,13 @@ def first_line(error: BaseException, *, num_causes: int = 3) -> str:
     cause = error.__cause__
     reason = first_line(cause, num_causes=num_causes - 1) if cause is not None and num_causes else ""
     return text if reason in " ".join([text, *lines]) else f"{text}: {reason}"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether memory ran out: torch's CUDA error, a RuntimeError of its CPU allocator, or an OSError."""
+    import torch
+
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    words = ("allocate memory", "not enough memory", "out of memory", "bad_alloc")
+    return isinstance(error, (RuntimeError, OSError)) and any(word in message_of(error).lower() for word in words)

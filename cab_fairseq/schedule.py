@@ -9,7 +9,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
-from cab.config.run_config import rate_factor
+from cab.recipe import rate_factor
 
 
 @dataclass

@@ -18,7 +18,7 @@ from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone, make_initial_backbone
 from cab.runner.evaluation import DeviceBatches
-from cab.runner.folder import load_network
+from cab.weights import load_network
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
     from cab.runner.cell import Cell, current_config
     from cab.runner.engine import make_backbone, open_run
     from cab.runner.evaluation import evaluate
-    from cab.runner.folder import load_network, lock_run_dir
+    from cab.runner.folder import lock_run_dir
+    from cab.weights import load_network
 
     record = Record.read(args.result)
     weights = weights_path(args.result.parent, args.result.stem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import os
 from collections.abc import Iterable, Sequence
@@ -174,15 +175,16 @@ def _print_costs(records: Iterable[Record], *, measures: bool) -> None:
         name, pattern, _ = subject
         with optional(f"the cost of {name}"):
             folders, target = [user_path(record.config["results_dir"])], record.config["attention"]["name"]
+            texts = functools.partial(cost_texts, *subject, folders, target=target, earlier=record.earlier_code)
             if measures:
                 measure_state_of(record)
-            *state, _ = cost_texts(*subject, folders, target=target)
+            *state, _ = texts()
             print(
                 "\n".join([f"\n{sanitize_text(name)}, pattern {pattern}", *(f"  {line}" for line in state)]), flush=True
             )
             if measures:
                 measure_cost_of(record)
-            print(f"  {sanitize_text(cost_texts(*subject, folders, target=target)[-1])}", flush=True)
+            print(f"  {sanitize_text(texts()[-1])}", flush=True)
 
 
 def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool, is_summary: bool) -> Report:

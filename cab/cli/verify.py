@@ -245,14 +245,13 @@ def _check_record(args: argparse.Namespace) -> None:
 
 def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[Subject]:
     """Return the subjects whose row is missing, or written by other code, checks or torch."""
-    from cab.records.verified import package_of, read_rows
-    from cab.registry.program import code_of
+    from cab.records.verified import read_rows
 
     rows = {(row.attention, row.pattern): row for row in read_rows(args.record)}
     pending = []
     for subject in subjects:
         row = rows.get((subject.name, str(subject.pattern)))
-        if row is None or not row.holds(code_of(subject.cls), quick=args.quick, package=package_of(subject.cls)):
+        if row is None or not row.holds(subject.cls, quick=args.quick):
             pending.append(subject)
     print_note(f"{len(subjects) - len(pending)} are already verified, {len(pending)} to verify")
     return pending
@@ -336,8 +335,7 @@ def _check_device(device: str) -> None:
 
 def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool, may_pass: bool) -> None:
     """Write the row of a pair, or remove it if a check failed; timing checks do not count."""
-    from cab.records.verified import Row, note, package_of
-    from cab.registry.program import code_of
+    from cab.records.verified import Row, note
     from cab.verification.check import CHECKS
 
     counted = [result for result in results if not CHECKS[result.check].is_timed]
@@ -345,6 +343,5 @@ def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, qui
     for result in counted:
         group = CHECKS[result.check].group
         reach[group] = max(reach.get(group, 0), result.longest)
-    code, package = code_of(subject.cls), package_of(subject.cls)
-    row = Row.of_today(subject.name, str(subject.pattern), code, quick=quick, reach=reach, package=package)
+    row = Row.of_today(subject.name, str(subject.pattern), subject.cls, quick=quick, reach=reach)
     note(record, row, passed=may_pass and all(result.passed for result in counted))

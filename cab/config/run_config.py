@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import inspect
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -112,48 +112,31 @@ class TrainerConfig(OptionGroup):
         return self.max_steps if self.max_steps is not None else (self.max_epochs or 0) * steps_per_epoch
 
     def autocast(self, device: torch.device) -> torch.autocast:
-        """Return the autocast context of training, validation and evaluation; on a CPU float16 becomes bfloat16."""
-        import torch
+        """Return the context of :func:`cab.recipe.autocast`."""
+        from cab.recipe import autocast  # imports torch
 
-        half = torch.float16 if self.precision == "16-mixed" and device.type == "cuda" else torch.bfloat16
-        return torch.autocast(device.type, half, enabled=self.precision != "32-true", cache_enabled=False)
+        return autocast(self.precision, device)
 
-    @contextlib.contextmanager
-    def matmul_precision(self) -> Iterator[None]:
-        """Use ``float32_matmul_precision`` for float32 products inside the block."""
-        import torch
+    def matmul_precision(self) -> AbstractContextManager[None]:
+        """Return the context of :func:`cab.recipe.matmul_precision`."""
+        from cab.recipe import matmul_precision  # imports torch
 
-        previous = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision(self.float32_matmul_precision)
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(previous)
+        return matmul_precision(self.float32_matmul_precision)
 
     def rate(self, steps_per_epoch: int) -> Callable[[int], float]:
         """Return the schedule: the learning rate after ``step`` steps as a factor of the peak rate."""
-        total = self.num_steps(steps_per_epoch)
+        from cab.recipe import rate_factor  # imports torch
 
-        def factor(step: int) -> float:
-            if self.schedule.endswith("exponential") and step >= self.warmup_steps:
-                epochs = max(0, step // steps_per_epoch - (self.schedule == "late_exponential"))
-                return max(self.lr_min, self.lr_decay ** (epochs / self.lr_decay_epochs))
-            return rate_factor(step, schedule=self.schedule, warmup=self.warmup_steps, total=total)
-
-        return factor
-
-
-def rate_factor(step: int, *, schedule: str, warmup: int, total: int) -> float:
-    """Return the learning rate after ``step`` of ``total`` steps as a factor of the peak, for schedules by step."""
-    if step < warmup:
-        return (step + 1) / warmup
-    if schedule == "linear":
-        return max(0.0, (total - step) / max(1, total - warmup))
-    if schedule == "cosine":
-        return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup)))
-    if schedule == "inverse_sqrt":
-        return math.sqrt(max(1, warmup) / max(1, step))
-    return 1.0
+        return functools.partial(
+            rate_factor,
+            schedule=self.schedule,
+            warmup=self.warmup_steps,
+            total=self.num_steps(steps_per_epoch),
+            steps_per_epoch=steps_per_epoch,
+            decay=self.lr_decay,
+            decay_epochs=self.lr_decay_epochs,
+            minimum=self.lr_min,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +228,7 @@ class RunConfig:
     engine: str
     profile: bool
     force: bool
-    accept_code: bool
+    accept_code: bool | None
     retry: tuple[Status, ...]
     resolved: Mapping[str, Any]
 

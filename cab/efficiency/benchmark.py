@@ -20,7 +20,7 @@ from cab.efficiency.third_party import ThirdPartySubject
 from cab.efficiency.workload import is_defined
 from cab.errors import UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
-from cab.results.costs import FALLBACK, LENGTH, SHORT, SIZES
+from cab.records.cost_sizes import FALLBACK, LENGTH, SHORT, SIZES
 from cab.verification.side_effects import restored
 
 Report = Callable[[str], None]

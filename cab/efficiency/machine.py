@@ -23,8 +23,7 @@ from torch.cuda import Event
 
 from cab.efficiency.cost import Cost
 from cab.efficiency.setting import Setting
-from cab.errors import UserError
-from cab.runner.processes import is_out_of_memory
+from cab.errors import UserError, is_out_of_memory
 
 # --- time -------------------------------------------------------------------------------------------------------------
 

@@ -13,10 +13,11 @@ from cab.efficiency.subjects import AttentionSubject
 from cab.files.disk import replacing
 from cab.files.text_table import read_csv
 from cab.patterns import Pattern
+from cab.records.cost_sizes import LENGTH
 from cab.records.record import Record
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
-from cab.results.costs import GROWS, LENGTH, STATE, TOKENS, cost_name, cost_path, has_committed_cost, measure_state
+from cab.results.costs import GROWS, STATE, TOKENS, cost_name, cost_path, has_committed_cost, measure_state
 
 log = logging.getLogger("cab")
 
@@ -62,7 +63,7 @@ def can_measure(record: Record) -> bool:
 
 
 def _path(record: Record) -> Path:
-    names = record.cell["attention"], record.cell["pattern"], record.attention_code
+    names = record.cell["attention"], record.cell["pattern"], record.attention_code, record.earlier_code
     return cost_path(Path(record.config["results_dir"]), *names)
 
 

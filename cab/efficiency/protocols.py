@@ -36,9 +36,8 @@ from cab.efficiency.packed import padded_label
 from cab.efficiency.setting import DTYPES, Setting, appendix_g
 from cab.efficiency.subjects import BASELINES, PROJECTIONS, AttentionSubject, Subject, has_projections
 from cab.efficiency.workload import PHASES, Inputs, Workload, held_bytes, make_inputs
-from cab.errors import UserError, exits_as_errors, first_line
+from cab.errors import UserError, exits_as_errors, first_line, is_out_of_memory
 from cab.patterns import Pattern
-from cab.runner.processes import is_out_of_memory
 from cab.verification.growth import peak_bytes
 
 # --- limits and failures of calls ------------------------------------------------------------------------------------

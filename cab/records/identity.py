@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from cab.registry.program import UNKNOWN, digest_now
+from cab.registry.program import UNKNOWN, can_change_score, digest_now, is_of_cab
 
 CONFIGURATION = (
     "task", "dataset", "backbone", "pattern", "attention", "other_attention", "trainer", "preset", "seed", "tuning",
@@ -78,17 +78,44 @@ def other_engine(config: Mapping[str, Any]) -> dict[str, str]:
     return {} if config["engine"] == DEFAULT_ENGINE else {"engine": config["engine"]}
 
 
+MOVED = {
+    "cab.registry.build": ("cab.construction", "e19cefbe151935f3"),
+    "cab.registry.stacks": ("cab.construction", "d1ea81fcfbb1a9a8"),
+    "cab.config.run_config": ("cab.recipe", "0fd33af497a47cbf"),
+    "cab.runner.processes": ("cab.runner.processes", "6aba664d8c911f04"),
+}
+"""Modules from which code was moved, by their names in records: where it is now, and the digest before the move."""
+SINCE_MOVED = {
+    "cab.construction": "07c07baa26107fd5",
+    "cab.recipe": "3a93c5d0a71f207d",
+    "cab.runner.processes": "9de98fcd70861fe1",
+}
+"""Digests of these modules after the move."""
+
+
 @dataclass(frozen=True)
 class Program:
     """Digests of the modules of a run by name (:mod:`cab.registry.program`).
 
     Attributes:
-        attention: the modules of the attention under test; with other ones it is another attention.
-        project: all other executed modules: task, backbone, engine, contracts, the attention of other layers.
+        attention: the modules of plug-ins and users of the attention under test; with others, it is another attention.
+        project: all other executed modules: task, backbone, engine, ``cab``, the attention of other layers.
     """
 
     attention: Mapping[str, str] = field(default_factory=dict)
     project: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def recorded(cls, attention: Mapping[str, str], project: Mapping[str, str]) -> Program:
+        """Return a recorded program; in earlier records, the attention has modules of ``cab``, and of any kind."""
+        own = {name: digest for name, digest in attention.items() if not is_of_cab(name)}
+        modules = {**project, **{name: digest for name, digest in attention.items() if is_of_cab(name)}}
+        moved = dict[str, str]()
+        for name, (new, before) in MOVED.items():
+            if name in modules and moved.get(new) in (None, SINCE_MOVED[new]):
+                moved[new] = SINCE_MOVED[new] if modules[name] == before else modules[name]
+        kept = {name: digest for name, digest in modules.items() if can_change_score(name)}
+        return cls(own, {**kept, **moved})
 
     @property
     def modules(self) -> dict[str, str]:
@@ -145,7 +172,7 @@ class Identity:
     def from_plain(cls, values: Mapping[str, Any]) -> Identity | None:
         """Return the identity that :meth:`to_plain` stored; None if it is damaged or of another version of CAB."""
         try:
-            found = cls(**{**values, "program": Program(**values["program"])})
+            found = cls(**{**values, "program": Program.recorded(**values["program"])})
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
         parts = (found.configuration, found.program.attention, found.program.project, found.data, found.versions)

@@ -27,8 +27,11 @@ from annotated_types import Ge, Le
 from cab.errors import UserError, first_line
 from cab.files.disk import replacing
 from cab.metric import STRICT, Metric
-from cab.records.files import COMMITTED_DIRS, SET, record_path, record_paths, set_lines
+from cab.records.files import COMMITTED_DIRS, record_path, record_paths, set_lines
 from cab.records.identity import Identity, Program, hash_of
+from cab.registry.names import is_file
+from cab.registry.program import code_of_modules, joined
+from cab.registry.registries import ATTENTIONS
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -121,6 +124,8 @@ class Record(RunMetadata):
     engine_facts: Mapping[str, Any] = field(default_factory=dict)
     is_bundled: bool = False
     """Whether it is a reference result of this project; not stored."""
+    earlier_code: str = ""
+    """The code in an earlier record, of the attention and ``cab``, under which costs are stored; not stored itself."""
 
     def identity(self, renamed: Mapping[str, str] = MappingProxyType({})) -> Identity:
         """Return the identity of the run; ``renamed`` has the earlier names of options."""
@@ -177,7 +182,7 @@ class Record(RunMetadata):
             _check_fields(content)
             record = _adapter().validate_json(text)
             _check_consistency(record)
-        return record
+        return _regrouped(record)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the content of the record's file."""
@@ -200,7 +205,25 @@ class Record(RunMetadata):
         return path
 
 
-_FIELDS = [field.name for field in dataclasses.fields(Record) if field.name != "is_bundled"]
+_FIELDS = [name for field in dataclasses.fields(Record) if (name := field.name) not in ("is_bundled", "earlier_code")]
+
+
+def _regrouped(record: Record) -> Record:
+    """Return a record whose attention has no module of ``cab``, nor its code: an earlier one is read as one of today.
+
+    The code contains the name of the class, which a record does not have: a name is right if it gives the stored code.
+    """
+    program = Program.recorded(**vars(record.program))
+    if program.attention == record.program.attention:
+        return dataclasses.replace(record, program=program)
+    name, stored = record.config["attention"]["name"], record.attention_code
+    names = [name.rpartition(":")[2]]
+    with contextlib.suppress(UserError):
+        names += [] if is_file(name) else [ATTENTIONS.get(name).location.qualname]
+    modules = list(map(repr, sorted(record.program.attention.items())))
+    right = [name for name in names if joined([name, *modules]) == stored]
+    code = next((code_of_modules(name, program.attention) for name in right), stored)
+    return dataclasses.replace(record, program=program, attention_code=code, earlier_code=stored)
 
 
 @contextlib.contextmanager
@@ -258,17 +281,9 @@ def _committed(folder: Path) -> list[tuple[Path, Record]]:
             "cost": Cost(**content["cost"]),
             "is_bundled": True,
         }
-        found.append((record_path(folder, name), Record(**{key: content[key] for key in _FIELDS} | parts)))
+        record = Record(**{key: content[key] for key in _FIELDS} | parts)
+        found.append((record_path(folder, name), _regrouped(record)))
     return found
-
-
-def write_set(records: Iterable[Record], folder: Path) -> Path:
-    """Write records as the set of a folder, sorted by hash, and return its path."""
-    path = folder / SET
-    with replacing(path) as temporary, temporary.open("x", encoding="utf-8") as file:
-        for record in sorted(records, key=lambda record: record.hash):
-            file.write(json.dumps(record.to_plain(), separators=(",", ":")) + "\n")
-    return path
 
 
 @functools.cache

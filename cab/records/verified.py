@@ -19,9 +19,9 @@ from cab.files.cache import cache_root
 from cab.files.disk import disk_errors, remove_leftovers, replacing, sanitize_csv_cell
 from cab.patterns import pattern_rank
 from cab.records.record import Record
-from cab.registry.program import joined, read
+from cab.registry.program import CAB, code_of, contract_of, joined, read
 
-COMMITTED = Path(__file__).resolve().parents[2] / "results" / "verified.csv"
+COMMITTED = CAB.with_name("results") / "verified.csv"
 
 QUICK, FULL = "quick", "full"
 VERDICTS = ("no", "unknown", "yes")
@@ -39,6 +39,7 @@ class Row:
     attention: str
     pattern: str
     code_hash: str
+    contract: str
     checks_hash: str
     torch_version: str
     mode: str
@@ -46,18 +47,28 @@ class Row:
     package: str = ""
 
     @classmethod
-    def of_today(
-        cls, attention: str, pattern: str, code: str, *, quick: bool, reach: Mapping[str, int], package: str = ""
-    ) -> Row:
-        """Create the row of a pair that passed the current checks with the installed version of torch."""
-        lengths = " ".join(f"{group}={length}" for group, length in reach.items() if length)
-        return cls(attention, pattern, code, checks_hash(), torch_version(), QUICK if quick else FULL, lengths, package)
+    def of_today(cls, attention: str, pattern: str, subject: type, *, quick: bool, reach: Mapping[str, int]) -> Row:
+        """Create the row of a class that passed the current checks with the installed version of torch."""
+        return cls(
+            attention=attention,
+            pattern=pattern,
+            code_hash=code_of(subject),
+            contract=contract_of(subject),
+            checks_hash=checks_hash(),
+            torch_version=torch_version(),
+            mode=QUICK if quick else FULL,
+            max_tokens_checked=" ".join(f"{group}={length}" for group, length in reach.items() if length),
+            package=package_of(subject),
+        )
 
-    def holds(self, code: str, *, quick: bool, package: str = "") -> bool:
-        """Return whether the row is current for this code, package and mode, so that checks need not be repeated."""
-        now = (code, checks_hash(), torch_version(), package)
-        same = (self.code_hash, self.checks_hash, self.torch_version, self.package) == now
-        return same and (quick or self.mode == FULL)
+    def holds(self, subject: type, *, quick: bool) -> bool:
+        """Return whether the row is current for a class and mode, so that checks need not be repeated."""
+        return self.is_like(Row.of_today(self.attention, self.pattern, subject, quick=quick, reach={}))
+
+    def is_like(self, now: Row) -> bool:
+        """Return whether the row has the code, contract, checks, torch and package of a row of today, and its mode."""
+        names = ("code_hash", "contract", "checks_hash", "torch_version", "package")
+        return all(getattr(self, name) == getattr(now, name) for name in names) and self.mode in (FULL, now.mode)
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Row))
@@ -77,8 +88,9 @@ def package_of(cls: type) -> str:
 
 @functools.cache
 def checks_hash() -> str:
-    """Return the digest of the checks."""
-    return joined(sorted(read(path).digest for path in (Path(__file__).parents[1] / "verification").glob("*.py")))
+    """Return the digest of the checks, and of the claims that they read."""
+    folders = (CAB / name for name in ("verification", "claims"))
+    return joined(sorted(read(path).digest for folder in folders for path in folder.glob("*.py")))
 
 
 def is_verified(code: str, pattern: str) -> bool:
@@ -159,9 +171,7 @@ def note(path: Path, row: Row, *, passed: bool) -> None:
         rows = {(old.attention, old.pattern): old for old in read_rows(path)}
         old = rows.pop((row.attention, row.pattern), row)
         if passed:
-            rows[row.attention, row.pattern] = (
-                old if old.holds(row.code_hash, quick=row.mode == QUICK, package=row.package) else row
-            )
+            rows[row.attention, row.pattern] = old if old.is_like(row) else row
         write_rows(path, rows.values())
 
 

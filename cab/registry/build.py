@@ -14,7 +14,8 @@ from torch.overrides import TorchFunctionMode
 
 from cab.attention import SINGLE_LAYER, Attention, LayerPosition
 from cab.backbone import AttentionFactory, Backbone
-from cab.composite import build_part, count_layers
+from cab.composite import count_layers
+from cab.construction import build_layer
 from cab.errors import UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry
@@ -74,15 +75,10 @@ def make_attention(
     ``allow_unsound`` allows patterns that are registered as ``unsound``, for layers outside the test.
     """
     check_pattern(spec, pattern, allow_unsound=allow_unsound)
-    entry, options = ATTENTIONS.get(spec.name), spec.options
-    if isinstance(entry, StackEntry):
-        layers = entry.layers_at(None if layer_position is SINGLE_LAYER else layer_position, pattern)
-        options = {"layers": layers, **options}
-        if len(layers) == 1 and len(layers[0]) == 1:
-            (part,) = layers[0]
-            entry, options = entry.parts[part], spec.options.get(part, {})
+    entry = ATTENTIONS.get(spec.name)
+    layers = entry.layers_at(layer_position, pattern) if isinstance(entry, StackEntry) else ()
     sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "dropout": dropout}
-    return build_part(entry.cls, layer_position, pattern=pattern, **sizes, **options)
+    return build_layer(entry.cls, layer_position, spec.options, layers=layers, pattern=pattern, **sizes)
 
 
 def build_backbone(

@@ -1,5 +1,8 @@
 """The program of a run: the modules that can change its score, each with a digest of the source that was executed.
 
+A program has all modules that its classes import from plug-ins and users' files, and of ``cab`` those at its root, the
+contract, and those in ``cab.runner``; every other package of ``cab`` names, checks, stores or shows what these compute.
+
 A digest ignores comments, layout and docstrings (unless the module reads docstrings or source text), and does not
 depend on the version of Python. A program starts at the classes of a run and follows import statements, and the imports
 that were made while a module was running, also from archives or while training. It cannot see data files, environment
@@ -10,56 +13,37 @@ variables that it reads in ``reads``.
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from cab.executed import IMPORTED_BY, SOURCES, is_library
+from cab.files.python_source import Source, digest_of, source_of
 
-NOT_SCORING = (
-    "cab.analysis", "cab.cli", "cab.config.compose", "cab.config.groups", "cab.config.hydra_options", "cab.data",
-    "cab.efficiency", "cab.errors", "cab.executed", "cab.files", "cab.records", "cab.registry.entries",
-    "cab.registry.files", "cab.registry.names", "cab.registry.outlines", "cab.registry.program",
-    "cab.registry.registries", "cab.registry.sources", "cab.results", "cab.runner.folder", "cab.runner.launch",
-    "cab.runner.pool", "cab.runner.provenance", "cab.runner.report", "cab.runner.slurm", "cab.runner.suite",
-    "cab.verification",
-)  # fmt: skip
-"""Packages and modules that cannot change a score: commands, tables, pages, checks, names and files of results."""
-_NOT_SCORING = tuple(f"{name}." for name in NOT_SCORING)
+CAB = Path(__file__).resolve().parents[1]
 STANDALONE: dict[str, Path] = {}
 """Imported modules that do not belong to a package, with their files."""
+_LIBRARIES = set(sys.stdlib_module_names)
+"""Packages that do not belong to a program: those of Python, and installed ones that were executed."""
 UNKNOWN = ""
 """Digest of a module without a file, as in an interactive session; it is equal to no other."""
-_IGNORED_FIELDS = ("ctx", "kind", "type_comment")
-_READS_TEXT = (b"__doc__", b"getdoc", b"getsource")
 
 
-class Import(NamedTuple):
-    """One name that a file imports: the absolute module, and the name in it (empty for the module)."""
-
-    module: str
-    name: str
-
-
-class Source(NamedTuple):
-    """The digest of a source text, and what it imports."""
-
-    digest: str
-    imports: tuple[Import, ...]
-
-
-def modules_of(roots: Iterable[type | str], *, is_running: bool = False) -> dict[str, str]:
+def modules_of(
+    roots: Iterable[type | str], *, is_running: bool = False, follows_packages: bool = True
+) -> dict[str, str]:
     """Return the digest of each module that classes, or modules by name, consist of, by its name.
 
-    A class in ``parts`` of another one belongs to it. The name of a module outside packages is that of its file. With
-    ``is_running``, only modules that this process has executed are followed.
+    A class in ``parts`` of another one belongs to it. The name of a module outside packages is that of its file.
+
+    Args:
+        is_running: follow only modules that this process has executed.
+        follows_packages: follow the imports of modules in packages; otherwise, only those of users' files.
     """
     digests: dict[str, str] = {}
     waiting: list[tuple[str, Path | None, Path | None]] = []
@@ -78,8 +62,11 @@ def modules_of(roots: Iterable[type | str], *, is_running: bool = False) -> dict
         elif file not in seen:
             seen.add(file)
             source = read(file)
-            name = module if module.partition(".")[0] in packages() else file.name
+            is_packaged = module.partition(".")[0] in packages()
+            name = module if is_packaged else file.name
             digests[name] = source.digest if name not in digests else joined([digests[name], source.digest])
+            if is_packaged and not follows_packages:
+                continue
             for other, path in _imported_modules(file, source, folder):
                 if path is not None and (not is_running or str(path) in SOURCES or _file_of_executed(other) == path):
                     waiting.append((other, path, folder))
@@ -94,20 +81,41 @@ def digest_now(name: str) -> str | None:
     return None if file is None else read(file).digest
 
 
-def is_excluded(module: str) -> bool:
-    """Return whether a module cannot change a score, see :data:`NOT_SCORING`."""
-    return module == "cab" or f"{module}.".startswith(_NOT_SCORING)
+@functools.cache
+def can_change_score(module: str) -> bool:
+    """Return whether a module belongs to a program: of ``cab``, one at its root or in ``cab.runner``."""
+    package, _, name = module.removeprefix("cab.").rpartition(".")
+    return not is_of_cab(module) or package == "runner" or (not package and (CAB / f"{name}.py").is_file())
+
+
+def is_of_cab(module: str) -> bool:
+    """Return whether a module belongs to ``cab``: to the project, and not to an attention that is built on it."""
+    return module.partition(".")[0] == "cab"
 
 
 def code_of(cls: type) -> str:
-    """Return the digest of the modules that a class consists of; empty if one of them is unknown."""
-    return _code_of(cls, len(SOURCES))
+    """Return the digest of the modules of plug-ins and users that a class consists of; empty if one is unknown."""
+    return _codes_of(cls, len(SOURCES))[0]
+
+
+def contract_of(cls: type) -> str:
+    """Return the digest of the modules of ``cab`` that a class is built on."""
+    return _codes_of(cls, len(SOURCES))[1]
 
 
 @functools.lru_cache(maxsize=1024)
-def _code_of(cls: type, _: int) -> str:
-    modules = modules_of([cls])
-    return "" if UNKNOWN in modules.values() else joined([cls.__qualname__, *map(repr, sorted(modules.items()))])
+def _codes_of(cls: type, _: int) -> tuple[str, str]:
+    bases = {base.__module__ for base in cls.__mro__ if is_of_cab(base.__module__)}
+    modules = modules_of([cls, *sorted(bases)])
+    contract = {name: digest for name, digest in modules.items() if is_of_cab(name)}
+    code = "" if UNKNOWN in modules.values() else code_of_modules(cls.__qualname__, modules)
+    return code, joined(map(repr, sorted(contract.items())))
+
+
+def code_of_modules(qualname: str, modules: Mapping[str, str]) -> str:
+    """Return the digest of a class from those of its modules, without those of ``cab``."""
+    own = ((name, digest) for name, digest in modules.items() if not is_of_cab(name))
+    return joined([qualname, *map(repr, sorted(own))])
 
 
 def code_of_location(module: str, qualname: str) -> str:
@@ -118,11 +126,6 @@ def code_of_location(module: str, qualname: str) -> str:
 def joined(parts: Iterable[str]) -> str:
     """Return the first 16 hexadecimal digits of the SHA-256 of the joined parts."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
-def digest_of(content: bytes) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 of a file."""
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _declared(cls: type, file: Path | None) -> Iterator[tuple[str, str]]:
@@ -149,10 +152,13 @@ def _found(module: str, folder: Path | None) -> Path | None:
     top, *names = module.split(".")
     if folder is not None and (path := _module_file((folder / top).joinpath(*names))):
         return path
+    if top in packages():
+        return _file_of_executed(module) or _installed(module)
     file = _file_of_executed(module)
-    if file is not None:
-        return file if top in packages() or not _in_library(str(file)) else None
-    return _installed(module) if top in packages() else None
+    if file is None or not _in_library(str(file)):
+        return file
+    _LIBRARIES.update([top] if module == top else [])
+    return None
 
 
 @functools.cache
@@ -196,10 +202,9 @@ def module_of(file: Path) -> str:
 
 
 def read(file: Path) -> Source:
-    """Read the source of a module as it was executed, or else as it is now; a file is parsed once per content."""
+    """Read the source of a module as it was executed, or else as it is now."""
     content = SOURCES.get(str(file))
-    content = _content_now(file) if content is None else content
-    return _parsed(content, package_of(file)) if file.suffix == ".py" else Source(digest_of(content), ())
+    return source_of(file, _content_now(file) if content is None else content)
 
 
 @functools.cache
@@ -207,73 +212,12 @@ def _content_now(file: Path) -> bytes:
     return file.read_bytes()
 
 
-def package_of(file: Path) -> str:
-    """Return the dotted name of the package that contains ``file``, for relative imports."""
-    names = []
-    for folder in file.parents:
-        if not (folder / "__init__.py").is_file():
-            break
-        names.append(folder.name)
-    return ".".join(reversed(names))
-
-
-@functools.cache
-def _parsed(content: bytes, package: str) -> Source:
-    tree = ast.parse(content)
-    tokens = _tokens(tree, keeps_docstrings=any(word in content for word in _READS_TEXT))
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
-    imports = dict.fromkeys(item for node in nodes for item in _imported(node, package))
-    return Source(hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:16], tuple(imports))
-
-
-def _tokens(tree: ast.Module, *, keeps_docstrings: bool) -> list[str]:
-    """Return a syntax tree as text, without what a digest ignores."""
-    tokens: list[str] = []
-    waiting: list[Any] = [tree]
-    while waiting:  # not recursive: generated code nests deeper than Python's limit
-        item = waiting.pop()
-        if isinstance(item, list):
-            waiting += [_Mark("]"), *reversed(item), _Mark("[")]
-        elif not isinstance(item, ast.AST):
-            tokens.append(str(item) if type(item) is _Mark else repr(item))
-        elif keeps_docstrings or not _is_docstring(item):
-            if isinstance(item, ast.JoinedStr):  # only Python 3.12 has an empty string at the end of a nested format
-                item.values = [value for value in item.values if getattr(value, "value", None) != ""]
-            tokens.append(f"({type(item).__name__}")
-            waiting.append(_Mark(")"))
-            for name in item._fields:
-                value = getattr(item, name, None)
-                if value is not None and value != [] and name not in _IGNORED_FIELDS:  # others have empty type_params
-                    waiting += [value, _Mark(name)]
-    return tokens
-
-
-class _Mark(str):
-    """Part of a syntax tree's text that is not a value."""
-
-    __slots__ = ()
-
-
-def _is_docstring(item: ast.AST) -> bool:
-    return isinstance(item, ast.Expr) and isinstance(getattr(item.value, "value", None), str)
-
-
-def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[Import]:
-    if isinstance(node, ast.Import):
-        yield from (Import(alias.name, "") for alias in node.names)
-        return
-    parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-    origin = ".".join([*parents, *([node.module] if node.module else [])])
-    yield from (Import(origin, alias.name) for alias in node.names)
-
-
-def _imported_modules(file: Path, source: Source, folder: Path | None) -> Iterator[tuple[str, Path | None]]:
-    """Yield the modules that a file can import, with the packages that contain them, and their files."""
-    names: dict[str, None] = {}
-    for module, name in source.imports:
-        parts = module.split(".")
-        names |= dict.fromkeys(".".join(parts[: i + 1]) for i in range(len(parts)))
-        names |= dict.fromkeys([f"{module}.{name}"] if name else [])
-    yield from ((name, _found(name, folder)) for name in names if not is_excluded(name))
+def _imported_modules(file: Path, source: Source, folder: Path | None) -> list[tuple[str, Path | None]]:
+    """Return the modules that a file can import, and their files."""
+    found: list[tuple[str, Path | None]] = []
+    for name in source.imports:
+        is_library = folder is None and name.partition(".")[0] in _LIBRARIES
+        if not is_library and can_change_score(name):
+            found.append((name, _found(name, folder)))
     dynamic = sorted(IMPORTED_BY.get(str(file), {}).items())
-    yield from ((name, Path(path)) for name, path in dynamic if not is_excluded(name))
+    return [*found, *((name, Path(path)) for name, path in dynamic if can_change_score(name))]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -87,25 +85,22 @@ class StackEntry(AttentionEntry):
         name, _, option = path.partition(".")
         return name in self.parts and self.parts[name].has_option(option)
 
-    def layers_at(self, position: LayerPosition | None, pattern: Pattern) -> list[tuple[str, ...]]:
-        """Return the names in the layer at a position, or, outside a network, in each layer of its shortest period.
-
-        Outside a network, only the shares matter: linear*6,vanilla*6 is linear,vanilla.
+    def layers_at(self, position: LayerPosition, pattern: Pattern) -> list[tuple[str, ...]]:
+        """Return the names in each layer of :func:`cab.construction.layers_at`.
 
         Raises:
             UnsupportedError: the network has fewer layers than the period, so that it would lack some.
         """
-        if position is None:
-            counts = Counter(map(labels, self.layers))
-            divisor = math.gcd(*counts.values())
-            return [layer for layer, count in counts.items() for _ in range(count // divisor)]
-        if position.num_layers < len(self.layers):
+        from cab.attention import SINGLE_LAYER  # imports torch
+        from cab.construction import layers_at
+
+        if position is not SINGLE_LAYER and position.num_layers < len(self.layers):
             raise UnsupportedError(
                 f"stack '{self.label}' has {len(self.layers)} layers, and the network only {position.num_layers} with "
                 f"pattern {pattern}: use a shorter stack, or a deeper network (options backbone.num_layers, "
                 "encoder_layers and decoder_layers)"
             )
-        return [labels(self.layers[position.index % len(self.layers)])]
+        return layers_at(list(map(labels, self.layers)), position)
 
 
 def parts_of(entry: Entry[Any]) -> dict[str, Entry[Any]]:

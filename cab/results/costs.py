@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError
 from cab.files.text_table import csv_rows, parse_number, read_csv
 from cab.patterns import Pattern
+from cab.records.cost_sizes import FALLBACK, LENGTH as LENGTH, SHORT, SIZES
 from cab.records.files import PAPER_DIR
 from cab.records.identity import hash_of
 from cab.records.names import installed_code
@@ -115,13 +116,6 @@ def _setting(table: pd.DataFrame) -> list[str]:
 MEASURED = PAPER_DIR.parent / "efficiency" / "costs.csv"
 FOLDER = "costs"
 """Folder in ``results_dir`` with the costs that `cab run suite=core` measures."""
-LENGTH = 8192
-"""Length of the measurements, in tokens."""
-FALLBACK = 2048
-"""Length of the measurements of an attention that takes too long, or too much memory, at :data:`LENGTH` tokens."""
-SHORT = 256
-SIZES = {"forward": {"embed_dim": 256, "num_heads": 4}, "decode": {"embed_dim": 512, "num_heads": 8}}
-"""Width and heads of the layer in each phase, with one sequence per batch."""
 RUNS = {"NS": "roof_ns", "CS": "roof_cs"}
 """Run of the forward passes of each pattern, which measures every attention on one machine."""
 DECODING_RUN = "decode_cs"
@@ -250,17 +244,19 @@ def cost_name(attention: str) -> str:
     return (attention.rpartition(" [")[0] if attention.endswith("]") else attention).removesuffix(TUNED)
 
 
-def cost_path(results_dir: Path, attention: str, pattern: str, program: str) -> Path:
-    """Return the file with the costs of an attention with this code in a pattern."""
-    return results_dir / FOLDER / f"{hash_of({'cost': [cost_name(attention), pattern, program]})}.csv"
+def cost_path(results_dir: Path, attention: str, pattern: str, program: str, earlier: str = "") -> Path:
+    """Return the file with the costs of an attention with this code in a pattern, or under its ``earlier`` digest."""
+    keys = [[cost_name(attention), pattern, code] for code in (program, earlier or program)]
+    paths = [results_dir / FOLDER / f"{hash_of({'cost': key})}.csv" for key in keys]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
-def cost_of(attention: str, pattern: str, program: str, folders: Iterable[Path]) -> MeasuredCost:
+def cost_of(attention: str, pattern: str, program: str, folders: Iterable[Path], earlier: str = "") -> MeasuredCost:
     """Return the cost of an attention with this code: the committed one, or that measured in one of the folders."""
     key = cost_name(attention), pattern
     if has_committed_cost(attention, program):
         return measured_costs().get(key, MeasuredCost())
-    paths = (cost_path(folder, attention, pattern, program) for folder in folders)
+    paths = (cost_path(folder, attention, pattern, program, earlier) for folder in folders)
     return next((read_costs(path).get(key, MeasuredCost()) for path in paths if path.is_file()), MeasuredCost())
 
 

@@ -50,8 +50,8 @@ REQUIRED = ("pattern", "task", "backbone", "dataset", "metric", "attention")
 COLUMNS = (
     *CELL, "label", "task_version", "source", "data", "kind", "metric", "value", "unit", "higher_is_better", "primary",
     "at_length", "status", "score", "K", "reason", "steps", "unfinished", "diverged", "slots", "verified", "program",
-    "params", "train_seconds", "processes", "peak_memory_bytes", "revision", "hardware", "started", "data_id",
-    "unpublished_files", "hash", "file", "baselines", "changed_options", "config",
+    "earlier_program", "params", "train_seconds", "processes", "peak_memory_bytes", "revision", "hardware", "started",
+    "data_id", "unpublished_files", "hash", "file", "baselines", "changed_options", "config",
 )  # fmt: skip
 """Columns of the frame; docs/reference/leaderboard-columns.md describes each."""
 OBJECTS = ("baselines", "changed_options", "config")
@@ -141,7 +141,7 @@ def rows_of(records: Collection[tuple[Path, Record]], *, accept_code: bool = Fal
             "status": str(record.status), "score": K if of_suite else score_of(cell["task"], data), "reason": reason,
             "steps": steps, "unfinished": unfinished,
             "diverged": diverged or (of_suite is not None and record.status is Status.DIVERGED), "slots": slots,
-            "verified": verdict(record, codes), "program": record.attention_code, "params": cost.params,
+            "verified": verdict(record, codes), "program": record.attention_code, "earlier_program": record.earlier_code, "params": cost.params,
             "train_seconds": cost.train_seconds, "processes": cost.processes,
             "peak_memory_bytes": cost.peak_memory_bytes, "revision": record.revision["commit"],
             "hardware": _machine(record.hardware), "started": record.started,
@@ -266,8 +266,8 @@ def _printed(row: Mapping[str, str], place: str, *, is_index: bool) -> dict[str,
         "metric": INDEX if is_index else row["metric"], "value": value, "unit": "", "higher_is_better": better,
         "primary": True, "status": str(Status.FINISHED), "score": INDEX if is_index else score_of(row["task"], data),
         "K": math.nan, "reason": "", "steps": math.nan, "unfinished": False, "diverged": False, "slots": "",
-        "verified": "unknown", "program": "", "revision": "", "hardware": "", "started": "", "data_id": "",
-        "unpublished_files": "", "hash": "",
+        "verified": "unknown", "program": "", "earlier_program": "", "revision": "", "hardware": "",
+        "started": "", "data_id": "", "unpublished_files": "", "hash": "",
     }  # fmt: skip
 
 

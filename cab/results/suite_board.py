@@ -136,7 +136,8 @@ def suite_board(core: pd.DataFrame, frame: pd.DataFrame, costs: Costs | None = N
     columns = [name for name in map(prefix, core_cells().values()) if name in shown]
     folders = list(dict.fromkeys(Path(file).parent for file in own["file"]))
     groups: Any = own.groupby("attention")
-    programs = {name: list(dict.fromkeys(zip(of["pattern"], of["program"], strict=True))) for name, of in groups}
+    names = ["pattern", "program", "earlier_program"]
+    programs = {name: list(of[names].drop_duplicates().itertuples(index=False, name=None)) for name, of in groups}
     order = list(dict.fromkeys(families().values()))
     rows, places = [], []
     for (attention, is_own), cells in core.groupby(["attention", "own"], sort=False):
@@ -173,22 +174,22 @@ def families() -> dict[str, str]:
 
 
 def _facts(
-    attention: str, programs: Iterable[tuple[str, str]], folders: Sequence[Path], costs: Costs
+    attention: str, programs: Iterable[tuple[str, str, str]], folders: Sequence[Path], costs: Costs
 ) -> dict[str, Any]:
     """Return family, state, complexity and costs of an attention.
 
-    The tables of this repository apply to the user's ``programs`` (pattern and code) only if they are the same.
-    Otherwise, the costs are those in ``costs``, or those that were measured with this code and stored in ``folders``.
+    The tables of this repository apply to the user's ``programs`` (pattern, code and its earlier digest) only if the
+    code is the same. Otherwise, the costs are those in ``costs``, or those that were measured with this code and stored in ``folders``.
     """
     name = attention.removesuffix(TUNED)
-    is_ours = all(is_committed(attention, code) for _, code in programs)
+    is_ours = all(is_committed(attention, code) for _, code, _ in programs)
     known_costs = {**costs, **(measured_costs() if is_ours else {})}
     known = {pattern: cost for (measured, pattern), cost in known_costs.items() if measured == name}
-    for pattern, code in programs:
-        if (cost := cost_of(attention, pattern, code, folders)) != MeasuredCost():
+    for pattern, code, earlier in programs:
+        if (cost := cost_of(attention, pattern, code, folders, earlier)) != MeasuredCost():
             known.setdefault(pattern, cost)
     declared = next((cost.complexity for cost in known.values()), "")
-    if name in ATTENTIONS and all(code == installed_code(name) for _, code in programs):
+    if name in ATTENTIONS and all(code == installed_code(name) for _, code, _ in programs):
         declared = ATTENTIONS.get(name).complexity
     causal = known.get("CS", MeasuredCost())
     state = (is_ours and suite_states().get(name)) or causal.suite_state

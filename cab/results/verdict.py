@@ -150,14 +150,17 @@ def _summary(gain: Any, cell: SuiteCell, runs: pd.DataFrame) -> Iterator[str]:
         yield f"few slots: the options of the suite leave {gain.slots}"
 
 
-def cost_texts(attention: str, pattern: str, program: str, folders: Collection[Path], *, target: str) -> list[str]:
+def cost_texts(
+    attention: str, pattern: str, program: str, folders: Collection[Path], *, target: str, earlier: str = ""
+) -> list[str]:
     """Return sentences about the state and the cost of an attention, from committed costs or those in folders.
 
     Args:
         program: hash of its code.
         target: the name by which commands find it, such as FILE.py:Class.
+        earlier: the digest of its code in an earlier record.
     """
-    cost = cost_of(attention, pattern, program, folders)
+    cost = cost_of(attention, pattern, program, folders, earlier)
     state = (is_committed(attention, program) and suite_states().get(cost_name(attention))) or cost.suite_state
     lines, parts = [], []
     if state and pattern == "CS":

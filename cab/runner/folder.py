@@ -8,25 +8,19 @@ import logging
 import shutil
 import socket
 import time
-import warnings
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from cab.errors import UserError, first_line
+from cab.errors import UserError
 from cab.files.disk import disk_errors, remove_leftovers, replacing
 from cab.records.files import record_path, record_paths, weights_path
 from cab.records.identity import Identity, described, differences, why_not_resumed
 from cab.records.record import CELL, Record, Status
-from cab.runner.processes import is_out_of_memory
-
-if TYPE_CHECKING:  # commands without a model do not import torch
-    import torch
-    from torch import Tensor, nn
+from cab.weights import load_file as load_file, load_weights as load_weights
 
 log = logging.getLogger(__name__)
 
@@ -161,50 +155,6 @@ def atomic_save(state: Mapping[str, Any], path: Path) -> None:
 
     with replacing(path) as temporary:
         torch.save(state, temporary)
-
-
-def load_file(path: Path, device: torch.device | str = "cpu") -> Any:
-    """Load the tensors and plain values in a file of ``torch.save``; UserError for anything else, executing nothing."""
-    import torch
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the unpickler, about files that torch.save did not write
-            if zipfile.is_zipfile(path):
-                with zipfile.ZipFile(path) as archive:
-                    if damaged := archive.testzip():  # torch does not compare the checksums
-                        raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
-            return torch.load(path, map_location=device, weights_only=True)
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist; run the cell again with force=true") from None
-    except Exception as error:  # torch raises many types, and its messages suggest to disable the protection
-        if is_out_of_memory(error):
-            raise
-        raise UserError(
-            f"{path} cannot be loaded ({type(error).__name__}): it is damaged or does not contain weights; "
-            "run the cell again with force=true"
-        ) from None
-
-
-def load_weights(path: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """Load a state dict; UserError as for :func:`load_file`, or if the file does not contain tensors by name."""
-    import torch
-
-    weights = load_file(path, device)
-    if not isinstance(weights, dict) or not all(isinstance(value, torch.Tensor) for value in weights.values()):
-        raise UserError(f"{path} does not contain weights by name; run the cell again with force=true")
-    return weights
-
-
-def load_network(network: nn.Module, path: Path) -> None:
-    """Load the weights of a file into a network on the CPU; UserError if they do not match it."""
-    try:
-        network.load_state_dict(load_weights(path))
-    except (RuntimeError, AttributeError) as error:
-        detail = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), first_line(error))
-        raise UserError(
-            f"the weights in {path} do not match the network ({detail}); run the cell again with force=true"
-        ) from None
 
 
 @dataclass(frozen=True)

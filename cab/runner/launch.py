@@ -53,7 +53,14 @@ def run_sweeps(sweeps: Sequence[Sequence[str]], *, is_sweep: bool = True) -> Rep
 
 
 def run_jobs(jobs: Iterable[Job], report: Report, cluster: ClusterConfig) -> Report:
-    """Run composed cells where ``cluster`` specifies; an error of one does not stop the others."""
+    """Run composed cells where ``cluster`` specifies; an error of one does not stop the others.
+
+    Raises:
+        OtherCodeError: before any cell of a sweep runs, see :meth:`ExistingRecords.check_code`.
+    """
+    jobs = list(jobs)
+    if not report.raises:
+        report.existing.check_code(jobs)
     if isinstance(cluster, LocalConfig):
         from cab.runner.pool import run_in_pool
 
@@ -64,7 +71,6 @@ def run_jobs(jobs: Iterable[Job], report: Report, cluster: ClusterConfig) -> Rep
 
         run_on_slurm(jobs, report, cluster)
         return report
-    jobs = list(jobs)
     if len({files_of(job.config) for job in jobs}) > 1:  # code of one file could change the next cell
         from cab.runner.pool import run_in_pool
 

@@ -47,7 +47,9 @@ def planned_runs(jobs: Iterable[Job], report: Report) -> list[PlannedRun]:
     As in a real run, ``force`` and ``retry`` are applied, and invalid records are ignored. The times of preset
     ``paper`` are from Table 15, the others are measured (configs/costs.csv).
     """
-    existing, runs, trained = ExistingRecords(reads_data=False), [], set[str]()
+    existing, runs, trained, jobs = ExistingRecords(reads_data=False), [], set[str](), list(jobs)
+    if not report.raises:
+        existing.check_code(jobs)
     for job in jobs:
         try:
             cell = Cell.from_config(job.config)

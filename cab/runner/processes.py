@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from cab.errors import Preempted, UserError, message_of
+from cab.errors import Preempted, UserError, is_out_of_memory as is_out_of_memory
 from cab.records.record import Status
 
 if TYPE_CHECKING:
@@ -132,16 +132,6 @@ def status_of(error: Exception) -> Status:
     if isinstance(error, DivergedError):
         return Status.DIVERGED
     return Status.OOM if is_out_of_memory(error) else Status.FAILED
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether memory ran out: torch's CUDA error, a RuntimeError of its CPU allocator, or an OSError."""
-    import torch
-
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    words = ("allocate memory", "not enough memory", "out of memory", "bad_alloc")
-    return isinstance(error, (RuntimeError, OSError)) and any(word in message_of(error).lower() for word in words)
 
 
 class StopSignals:

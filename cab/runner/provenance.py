@@ -21,7 +21,7 @@ from cab.records.identity import Identity, Program
 from cab.records.record import RunMetadata, now
 from cab.records.verified import is_verified
 from cab.registry.names import files_of, is_generated
-from cab.registry.program import STANDALONE, modules_of
+from cab.registry.program import STANDALONE, is_of_cab, modules_of
 from cab.registry.registries import ATTENTIONS
 from cab.runner.processes import num_gpu_sharers
 
@@ -33,8 +33,8 @@ PACKAGES = (
     "scikit-image", "pillow", "librosa", "soundfile", "rouge-score",
 )  # fmt: skip
 """Packages that can change results."""
-RUN = "cab.runner.run"
-"""Module that trains and evaluates a cell."""
+PROJECT = ("cab.runner.run", "cab.construction", "cab.recipe")
+"""Modules of ``cab`` that train and evaluate a cell; the program has what they import."""
 
 
 def about_run(cell: Cell, command: str, device: torch.device | None, started: str = "") -> RunMetadata:
@@ -67,14 +67,17 @@ def about_run(cell: Cell, command: str, device: torch.device | None, started: st
 def program_of(cell: Cell, *, is_planned: bool = False) -> Program:
     """Return the modules of a run that this process has executed so far, and those of its attention.
 
-    The files of other attentions, which could patch this one, do not count if the run is planned for another process.
+    A planned run, which is compared with a record, has the modules of its classes, without those that these import from
+    packages: their digests are compared, and with them what they import. The files of other attentions, which could
+    patch this one, do not count, because it may run in another process.
     """
     others = [ATTENTIONS.get(spec.name).cls for spec in cell.config.other_attention.values()]
-    attention = modules_of([cell.classes["attention"]])
+    attention = modules_of([cell.classes["attention"]], follows_packages=not is_planned)
+    attention = {name: digest for name, digest in attention.items() if not is_of_cab(name)}
     own = {Path(name.rpartition(":")[0]).resolve() for name in files_of(cell.config.resolved)} if is_planned else None
     files = [module for module, file in STANDALONE.items() if own is None or file in own]
-    engine = engine_module(cell.config.engine)
-    project = modules_of([*cell.classes.values(), *others, engine, RUN, *files], is_running=True)
+    roots: list[type | str] = [*cell.classes.values(), *others, engine_module(cell.config.engine), *PROJECT, *files]
+    project = modules_of(roots, is_running=True, follows_packages=not is_planned)
     return Program(attention, {name: digest for name, digest in project.items() if name not in attention})
 
 

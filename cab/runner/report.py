@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,15 +30,36 @@ BUSY = os.EX_TEMPFAIL
 """Exit status of a command whose only cell another process is running."""
 
 
+class OtherCodeError(UserError):
+    """Records were measured with other code of the project than is installed, and the user has not said what follows.
+
+    Args:
+        texts: the modules that differ, as text per record.
+        total: number of records that the command has found.
+    """
+
+    def __init__(self, texts: Sequence[str], total: int = 1) -> None:
+        self.texts = texts
+        modules = "; ".join(dict.fromkeys(texts))
+        records, them, cells = (
+            ("record was", "it", "its cell") if total == 1 else ("records were", "them", "their cells")
+        )
+        super().__init__(
+            f"{len(texts)} of {total} {records} measured with {described('project', modules)}: add accept_code=true to "
+            f"use {them}, or accept_code=false to run {cells} again"
+        )
+
+
 class ExistingRecords:
     """Records of earlier runs, compared with the cells of one command; a dry run does not read the data.
 
-    The data on disk are read once per task and data set.
+    The data on disk are read once per task and data set, and a message is logged once.
     """
 
     def __init__(self, *, reads_data: bool = True) -> None:
         self.reads_data = reads_data
         self._fingerprints: dict[str, Mapping[str, Any] | None] = {}
+        self._logged: set[str] = set()
 
     def find(self, cell: Cell) -> Record | None:
         """Return the valid record of a cell; None if the cell must run.
@@ -47,38 +68,70 @@ class ExistingRecords:
         attention is another result, and is left alone. Without the data, a record is accepted.
 
         Raises:
-            UserError: a record has another configuration, data or code of the project. ``accept_code`` accepts code.
+            OtherCodeError: a record has other code of the project, and ``accept_code`` is not set: if it is true, the
+                record is used; if it is false, the cell runs.
+            UserError: a record has another configuration or other data.
         """
         if cell.config.force:
             return None
-        folder, accepts = cell.config.results_dir, cell.config.accept_code
-        path = record_path(folder, cell.name)
-        record = self._read(cell, path)
-        if record is None:
-            others = [other for other in paths_of_hash(folder, cell.hash) if other != path]
-            if others and not accepts:
-                log.info("%s: %s has other code of the attention; this is a new result", cell.title, others[-1])
-            record = next(filter(None, (self._read(cell, other) for other in reversed(others) if accepts)), None)
+        accepts = cell.config.accept_code
+        path, record = self._record_of(cell)
         if record is None or record.status in cell.config.retry:
             return None
         check_names(cell, record, path)
         reads_data = self.reads_data and record.status is Status.FINISHED
         changes = differences(record.identity(cell.renamed), self._identity(cell, reads_data=reads_data))
         if "attention" in changes and not accepts and UNKNOWN in record.program.attention.values():
-            log.warning("%s runs again: the code of the attention is in no file", cell.title)
+            self._log(logging.WARNING, f"{cell.title} runs again: the code of the attention is in no file")
             return None
-        refused = [described(kind, changes[kind]) for kind in DECISIVE if kind in changes]
-        if accepts:
-            refused = [described(kind, changes[kind]) for kind in ("configuration", "data") if kind in changes]
+        refused = [kind for kind in DECISIVE if kind in changes and not (accepts and kind in ("attention", "project"))]
+        if refused == ["project"]:
+            if accepts is None:
+                raise OtherCodeError([changes["project"]])
+            self._log(logging.INFO, f"{cell.title} runs again: {described('project', changes['project'])}")
+            return None
         if refused:
-            accept = ", or accept_code=true to use it" if {"configuration", "data"}.isdisjoint(changes) else ""
-            raise UserError(
-                f"{path} was measured with {'; '.join(refused)}: use force=true to run the cell again and replace "
-                f"it{accept}"
-            )
+            words = "; ".join(described(kind, changes[kind]) for kind in refused)
+            raise UserError(f"{path} was measured with {words}: use force=true to run the cell again and replace it")
         for kind, text in changes.items():
-            log.warning("%s, cached: %s since; use force=true to rerun it", cell.title, described(kind, text))
+            words = f"{described(kind, text)} since; use force=true to rerun it"
+            self._log(logging.WARNING, f"{cell.title}, cached: {words}")
         return record
+
+    def check_code(self, jobs: Iterable[Job]) -> None:
+        """Raise one OtherCodeError for all cells of a command; any other error is raised when the cell runs."""
+        texts: list[str] = []
+        total = 0
+        for job in jobs:
+            try:
+                total += self.find(Cell.from_config(job.config)) is not None
+            except OtherCodeError as error:
+                texts += error.texts
+            except Exception:
+                continue
+        if texts:
+            raise OtherCodeError(texts, total + len(texts))
+
+    def _record_of(self, cell: Cell) -> tuple[Path, Record | None]:
+        """Return the record of a cell with its path; with ``accept_code``, also one of other code of the attention."""
+        folder = cell.config.results_dir
+        path = record_path(folder, cell.name)
+        if (record := self._read(cell, path)) is not None:
+            return path, record
+        others = [other for other in reversed(paths_of_hash(folder, cell.hash)) if other != path]
+        records = [(other, record) for other in others if (record := self._read(cell, other)) is not None]
+        for other, record in records:
+            if record.attention_code == cell.attention_code or cell.config.accept_code:
+                return other, record
+        if others:
+            text = f"{cell.title}: {others[0]} has other code of the attention; this is a new result"
+            self._log(logging.INFO, text)
+        return path, None
+
+    def _log(self, level: int, text: str) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
+            log.log(level, "%s", text)
 
     def _read(self, cell: Cell, path: Path) -> Record | None:
         """Return the record at ``path``; None if there is none, or none that can be used."""
@@ -89,7 +142,7 @@ class ExistingRecords:
         except UserError as error:
             if isinstance(error.__cause__, OSError):  # perhaps a result of another user
                 raise
-            log.warning("%s", error)
+            self._log(logging.WARNING, str(error))
             return None
         if record.hash != cell.hash:
             raise UserError(f"{path} contains the record of cell {record.hash}: rename it, or use force=true")

@@ -20,8 +20,8 @@ from cab import Backbone, Task, UserError, register_task
 from cab.backbone_protocols import SequenceClassifier
 from cab.files.cache import checksums
 from cab.metric import Metric
+from cab.records.pretrained import Pretrained
 from cab.registry.options import Positive
-from cab.runner.pretrained import Pretrained
 from cab.task import Batches
 from tasks.bpe import tokenizer_path
 from tasks.corpus.tokens import PAD, padding_or_none

@@ -19,7 +19,7 @@ from cab.records.files import weights_path
 from cab.records.record import Record, Status
 from cab.registry.registries import BACKBONES
 from cab.results.normalization import SOFTMAX_VARIANTS
-from cab.runner.folder import load_network
+from cab.weights import load_network
 from tasks.tts.data import FRAMES_PER_STEP
 from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN
 

@@ -9,16 +9,16 @@ import pytest
 from cab.records import verified
 from cab.records.verified import COLUMNS, COMMITTED, Row, read_rows, write_rows
 from tests.helpers.attentions import trust
-from tests.helpers.attentions.trust import codes, split
+from tests.helpers.attentions.trust import split, subjects
 
-PAIRS = list(codes())
+PAIRS = list(subjects())
 VANILLA = [pair for pair in PAIRS if pair[0] == "vanilla"]
 
 
 @pytest.fixture
 def rows(tmp_path):
     """Rows of today for every pair, and a function that writes them and says what runs."""
-    made = [Row.of_today(*pair, code, quick=False, reach={}) for pair, code in codes().items()]
+    made = [Row.of_today(*pair, subject, quick=False, reach={}) for pair, subject in subjects().items()]
 
     def split_by(rows, *, quick=True, seed="1"):
         path = tmp_path / "verified.csv"

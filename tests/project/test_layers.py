@@ -7,6 +7,7 @@ import graphlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+import cab
 from tests.helpers.command import ROOT
 
 CONTRACT = "contract"
@@ -26,13 +27,26 @@ LAYERS = (
     "registry",
     "files",
     CONTRACT,
+    "claims",
 )
 """Packages of `cab`, the highest first; each imports only from those after it."""
 
 
 MODULES = ("hydra_app", "testing")
 """Layers of one module."""
-PACKAGES = ("cab", "attentions", "backbones", "tasks", "engines", "cab_fairseq")
+PLUG_INS = {
+    "engines": "runner",
+    "cab_fairseq": CONTRACT,
+    "tasks": "results",
+    "backbones": "registry",
+    "attentions": "registry",
+}
+"""Packages of plug-ins, the highest first, each with the highest layer of `cab` from which it imports."""
+PACKAGES = ("cab", *PLUG_INS)
+
+
+PUBLIC = tuple(f"cab.{name}" for name in cab.__all__)
+"""Public names, which a plug-in imports from `cab` itself."""
 
 
 def layer_of(module: str) -> str:
@@ -66,6 +80,21 @@ def upward(root: Path) -> list[str]:
     return found
 
 
+def upward_from_plug_ins(root: Path) -> list[str]:
+    """Imports that lead from a plug-in to a higher one, or to a layer of `cab` that it must not know."""
+    found = []
+    order = list(PLUG_INS)
+    for package, highest in PLUG_INS.items():
+        allowed = LAYERS[LAYERS.index(highest) :]
+        for path in sorted((root / package).rglob("*.py")):
+            for name in imports(ast.parse(path.read_text())):
+                top = name.partition(".")[0]
+                is_up = name.startswith("cab.") and "." in name and layer_of(name) not in allowed
+                if (is_up and name not in PUBLIC) or (top in order and order.index(top) < order.index(package)):
+                    found.append(f"{path.relative_to(root)} imports {name}")
+    return found
+
+
 def imported_modules(path: Path, modules: Collection[str]) -> Iterator[str]:
     """Those of the modules that a file imports anywhere, also for a type checker alone."""
     for node in ast.walk(ast.parse(path.read_text())):
@@ -85,6 +114,16 @@ def test_every_package_is_a_layer():
 
 def test_imports_lead_down():
     assert upward(ROOT) == []
+
+
+def test_imports_of_plug_ins_lead_down():
+    assert upward_from_plug_ins(ROOT) == []
+
+
+def test_efficiency_has_only_the_hardware_from_the_runner():
+    trees = {path: ast.parse(path.read_text()) for path in (ROOT / "cab/efficiency").glob("*.py")}
+    found = {f"{path.stem} imports {name}" for path, tree in trees.items() for name in imports(tree)}
+    assert {text for text in found if "cab.runner" in text} == {"benchmark imports cab.runner.provenance"}
 
 
 def test_cab_imports_no_plug_in():

@@ -173,6 +173,8 @@ CHANGES = [
     Change("kernel", edits={"attentions/kernels/causal_abc.py": ("import torch\n", "import torch\nX = 1\n")}),
     Change("attention of the other layers", edits={"attentions/softmax.py": ("query @ key.mT * self.scale", "query @ key.mT * 2")}),
     Change("recipe in code", edits={"cab/training.py": ("import torch\n", "import torch\nX = 1\n")}),
+    Change("learning rate", edits={"cab/recipe.py": ("(step + 1) / warmup", "(step + 2) / warmup")}),
+    Change("construction of layers", edits={"cab/construction.py": ("import math\n", "import math\nX = 1\n")}),
     Change("drawing of batches", edits={"cab/runner/batches.py": ("import torch\n", "import torch\nX = 1\n")}),
     Change("built-in attention", edits={"attentions/abc.py": ("import torch\n", "import torch\nX = 1\n")}),
     # the class
@@ -224,6 +226,9 @@ CHANGES = [
     Change("nothing in a file", PLAIN, expected="same", pool=True),
     Change("layout and comments", PLAIN, {"user.py": ("import torch\n", "# a comment\nimport torch  # the library\n\n\n")}, expected="same"),
     Change("comments in the project", edits={"backbones/informer.py": ("import torch\n", "import torch  # the library\n")}, expected="same"),
+    Change("message of the registry", edits={"cab/registry/options.py": ("has no value", "is missing")}, expected="same"),
+    Change("limit of a claim", edits={"cab/claims/__init__.py": ("0.93", "0.94")}, expected="same"),
+    Change("table of results", edits={"cab/records/results.py": ("MIXED = ", "X = 1\nMIXED = ")}, expected="same"),
     Change("edited after the import", PLAIN, act=edit_later, expected="same"),
     Change("after another attention", act=run_other("vanilla"), expected="same"),
     Change("after cab verify", act=verify, expected="same"),

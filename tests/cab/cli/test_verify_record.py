@@ -79,7 +79,10 @@ def test_a_row_a_pair_and_nothing_twice(capsys, tmp_path):
     assert record.read_bytes() == before
 
 
-@pytest.mark.parametrize("change", [{"code_hash": "0" * 16}, {"checks_hash": "0" * 16}, {"torch_version": "2.0"}])
+@pytest.mark.parametrize(
+    "change",
+    [{"code_hash": "0" * 16}, {"contract": "0" * 16}, {"checks_hash": "0" * 16}, {"torch_version": "2.0"}],
+)
 def test_what_changed_is_verified_anew(capsys, tmp_path, change):
     record = tmp_path / "verified.csv"
     verify(capsys, "none", "--record", record)
@@ -175,7 +178,7 @@ def test_another_file_is_not_overwritten(capsys, tmp_path):
 
 
 def test_a_row_says_how_far_each_group_looked():
-    row = Row.of_today("a", "NS", "0" * 16, quick=True, reach={"causality": 130, "parameters": 0, "growth": 8192})
+    row = Row.of_today("a", "NS", dict, quick=True, reach={"causality": 130, "parameters": 0, "growth": 8192})
     assert row.max_tokens_checked == "causality=130 growth=8192"
     assert row.torch_version == torch_version() == ".".join(row.torch_version.split(".")[:2])
 

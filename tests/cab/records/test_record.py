@@ -17,8 +17,9 @@ import pytest
 from cab import UserError
 from cab.metric import Metric
 from cab.records.files import COMMITTED_DIRS, SET, record_paths
-from cab.records.record import Cost, Record, Status, records_in, with_checksum, write_set
+from cab.records.record import Cost, Record, Status, records_in, with_checksum
 from tests.helpers.made_records import make_about, make_record
+from tools.results.bundle import bundle
 
 
 def rewritten(path: Path, **changes: Any) -> Path:
@@ -200,11 +201,16 @@ def test_committed_records_pass_all_checks(folder: Path) -> None:
     assert all(dataclasses.replace(Record.read(path), is_bundled=True) == record for path, record in unchecked)
 
 
+def written_set(records: list[Record], folder: Path) -> Path:
+    """The set of a folder without the files of its records."""
+    for record in records:
+        record.write(folder / "runs")
+    return bundle(folder / "runs", folder)
+
+
 def test_a_set_is_read_as_the_files_of_its_records(tmp_path: Path) -> None:
     records = [make_record({"mse": 1.0}, seed=seed) for seed in (2, 1)]
-    (tmp_path / "results").mkdir()
-    write_set(records, tmp_path / "results")
-    text = (tmp_path / "results" / SET).read_text()
+    text = written_set(records, tmp_path / "results").read_text()
     (tmp_path / "results" / SET).write_text(text.replace("\n", "\n\n"))  # an editor left empty lines
     paths = record_paths(tmp_path / "results")
     assert paths == [tmp_path / "results" / f"{digest}.json" for digest in sorted(record.hash for record in records)]
@@ -212,7 +218,7 @@ def test_a_set_is_read_as_the_files_of_its_records(tmp_path: Path) -> None:
 
 
 def test_a_doubled_set_counts_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = write_set([make_record({"mse": 1.0}, seed=seed) for seed in (2, 1)], tmp_path)
+    path = written_set([make_record({"mse": 1.0}, seed=seed) for seed in (2, 1)], tmp_path)
     path.write_text(path.read_text() * 2)
     assert len(record_paths(tmp_path)) == 2
     assert "line 3: the record of line 1 again, which counts once" in caplog.text

@@ -69,7 +69,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def remember(cls: type, pattern: str) -> None:
     """As if the class had passed."""
     remembered().parent.mkdir(exist_ok=True)
-    write_rows(remembered(), [Row.of_today("any", pattern, code_of(cls), quick=False, reach={})])
+    write_rows(remembered(), [Row.of_today("any", pattern, cls, quick=False, reach={})])
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -177,8 +177,9 @@ def test_a_row_is_as_verified_as_the_least_of_its_runs(tmp_path: Path) -> None:
 def test_a_quick_pass_never_replaces_a_full_one(tmp_path: Path) -> None:
     """A full pass replaces a quick one, and other code replaces both; a failure removes the row."""
     path = tmp_path / "verified.csv"
-    quick, full = (Row.of_today("any", "NS", "code", quick=quick, reach={}) for quick in (True, False))
-    other = Row.of_today("any", "NS", "other code", quick=True, reach={})
+    linear, abc = (ATTENTIONS.get(name).cls for name in ("linear", "abc"))
+    quick, full = (Row.of_today("any", "NS", linear, quick=quick, reach={}) for quick in (True, False))
+    other = Row.of_today("any", "NS", abc, quick=True, reach={})
     for row, kept in ((quick, quick), (full, full), (quick, full), (other, other), (full, full)):
         note(path, row, passed=True)
         assert list(read_rows(path)) == [kept]

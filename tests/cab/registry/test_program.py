@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable
@@ -13,9 +15,10 @@ import pytest
 
 from cab.errors import UserError
 from cab.executed import SOURCES
+from cab.files import python_source
 from cab.records.identity import changed_modules
 from cab.registry.files import load_object
-from cab.registry.program import UNKNOWN, code_of, code_of_location, is_excluded, modules_of
+from cab.registry.program import CAB, UNKNOWN, can_change_score, code_of, code_of_location, modules_of
 from cab.registry.registries import ATTENTIONS
 from tests.helpers.command import run_python
 
@@ -202,6 +205,65 @@ def test_code_is_known_without_importing_it() -> None:
         assert code_of_location(entry.location.module, entry.location.qualname) == code_of(entry.cls)
 
 
+@pytest.mark.parametrize(
+    ("module", "counts"),
+    [
+        ("cab.attention", True), ("cab.runner.batches", True), ("cab.of_an_earlier_version", False),
+        ("cab", False), ("cab.claims", False), ("cab.registry.options", False), ("cab.results.index", False),
+        ("attentions.abc", True), ("mine.py", True), ("Mine reads $VARIABLE", True),
+    ],
+)  # fmt: skip
+def test_the_position_of_a_module_says_whether_it_can_change_a_score(module: str, counts: bool) -> None:
+    assert can_change_score(module) == counts
+
+
+def test_the_contract_is_not_the_code(tmp_path: Path) -> None:
+    """Copies of the package, in which a module of ``cab`` differs."""
+    program = """
+        import sys
+        sys.path.insert(0, ".")
+        from cab.records.verified import checks_hash
+        from cab.registry.program import code_of, contract_of
+        cls = type("ABCAttention", (), {"__module__": "attentions.abc"})  # as code_of_location, without torch
+        print(code_of(cls), contract_of(cls), checks_hash())
+    """
+    printed = []
+    for name, old, new in (
+        ("registry/options.py", "", ""),
+        ("registry/options.py", "has no value", "is missing"),
+        ("claims/__init__.py", "0.93", "0.94"),
+        ("padding.py", "import torch\n", "import torch\nX = 1\n"),
+    ):
+        copy = tmp_path / f"{len(printed)}"
+        shutil.copytree(CAB, copy / "cab", ignore=shutil.ignore_patterns("__pycache__"))
+        text = (copy / "cab" / name).read_text()
+        assert old in text
+        (copy / "cab" / name).write_text(text.replace(old, new) if old else text)
+        printed.append(run_python("-c", textwrap.dedent(program), cwd=copy).stdout.split())
+    original, message, claim, contract = printed
+    assert message == original
+    assert [now == then for now, then in zip(claim, original, strict=True)] == [True, True, False]
+    assert [now == then for now, then in zip(contract, original, strict=True)] == [True, False, True]
+
+
+def test_a_digest_is_of_the_content_whatever_the_time(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in another process, from the cache; a damaged cache is read as far as it goes."""
+    monkeypatch.setenv("CAB_CACHE", str(write().parent / "cache"))
+    path = write()
+    program = "from pathlib import Path; from cab.registry.program import read; print(read(Path('deeper.py')).digest)"
+    before = run_python("-c", program, cwd=path.parent).stdout
+    cache = python_source._cache_file()
+    assert cache.is_file()
+    cache.write_text(cache.read_text() + '["half a li\n')
+    stat = path.with_name("deeper.py").stat()
+    path.with_name("deeper.py").write_text("SCALE = 3.0\n")
+    os.utime(path.with_name("deeper.py"), ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    after = run_python("-c", program, cwd=path.parent).stdout
+    assert before != after != "\n"
+    path.with_name("deeper.py").write_text("SCALE = 2.0\n")
+    assert run_python("-c", program, cwd=path.parent).stdout == before
+
+
 def test_attentions_share_the_modules_that_they_import() -> None:
     modules = modules_of([ATTENTIONS.get("gla").cls])
     assert {"attentions.gla", "attentions.kernels.recurrence", "cab.attention", "cab.padding"} <= modules.keys()
@@ -230,7 +292,7 @@ def test_every_executed_module_that_can_change_a_score_is_in_the_program(tmp_pat
         print(*record.program.attention, *record.program.project)
     """
     executed, named = run_python("-c", textwrap.dedent(program), cwd=tmp_path).stdout.splitlines()[-2:]
-    missing = {name for name in executed.split() if not is_excluded(name)} - set(named.split())
+    missing = {name for name in executed.split() if can_change_score(name)} - set(named.split())
     assert missing == set()
 
 

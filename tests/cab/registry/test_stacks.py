@@ -10,6 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from cab import FlaLayer, LayerPosition, Pattern, UserError, build_attention, build_backbone, use_in_transformers
+from cab.attention import SINGLE_LAYER
 from cab.config.compose import check_overrides, compose
 from cab.records.names import installed_code
 from cab.registry.build import state_bytes
@@ -151,7 +152,7 @@ def test_overrides_name_the_fix(overrides: list[str], message: str) -> None:
 def test_outside_a_network_only_the_shares_of_a_stack_matter() -> None:
     entry = ATTENTIONS.get("linear*6,vanilla*3")
     assert isinstance(entry, StackEntry)
-    assert entry.layers_at(None, Pattern.CS) == [("linear",), ("linear",), ("vanilla",)]
+    assert entry.layers_at(SINGLE_LAYER, Pattern.CS) == [("linear",), ("linear",), ("vanilla",)]
     assert entry.layers_at(LayerPosition(8, 12), Pattern.CS) == [("vanilla",)]
 
 

@@ -11,7 +11,6 @@ import pytest
 from cab.cli.main import main
 from cab.records import verified
 from cab.records.names import installed_code
-from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.results.card import DEFAULTS, Card, card
 from tests.helpers.documents import EXAMPLE
@@ -49,11 +48,10 @@ def test_rows_of_the_default_table_are_whole_and_on_their_cards() -> None:
 
 
 def test_verification_depends_on_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code = code_of(ATTENTIONS.get("gla").cls)
     monkeypatch.setattr(verified, "COMMITTED", tmp_path / "verified.csv")
     monkeypatch.setattr(verified, "remembered", lambda: tmp_path / "none.csv")
-    for other, status in (("", "verified"), ("x", "not with this code")):
-        row = verified.Row.of_today("gla", "CS", code + other, quick=False, reach={})
+    for name, status in (("gla", "verified"), ("abc", "not with this code")):
+        row = verified.Row.of_today("gla", "CS", ATTENTIONS.get(name).cls, quick=False, reach={})
         verified.write_rows(tmp_path / "verified.csv", [row])
         assert rows(card("gla"), "Verification") == [("CS", status)]
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from cab.records.verified import COMMITTED, read_rows
-from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
 
 SEED = os.environ["CAB_CONFORMANCE_SEED"]
@@ -34,17 +33,17 @@ class Split:
 
 
 @functools.cache
-def codes() -> dict[Pair, str]:
-    """The hash of the code of every registered attention, for every pattern it claims."""
-    return {(e.name, str(pattern)): code_of(e.cls) for e in ATTENTIONS for pattern in e.patterns}
+def subjects() -> dict[Pair, type]:
+    """The class of every registered attention, for every pattern it claims."""
+    return {(e.name, str(pattern)): e.cls for e in ATTENTIONS for pattern in e.patterns}
 
 
 def split(*, quick: bool, path: Path = COMMITTED, seed: str = SEED) -> Split:
     """What runs by the rows of ``path``."""
     rows = {(row.attention, row.pattern): row for row in read_rows(path)}
     runs, trusted = {}, set()
-    for pair, code in codes().items():
-        if pair not in rows or not rows[pair].holds(code, quick=quick):
+    for pair, subject in subjects().items():
+        if pair not in rows or not rows[pair].holds(subject, quick=quick):
             runs[pair] = "new"
         elif not quick and _is_drawn(pair, seed):
             runs[pair] = "drawn"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cab import Backbone, UserError
 from cab.config.compose import compose
-from cab.runner.pretrained import NOT_COMPARED
+from cab.records.pretrained import NOT_COMPARED
 from tasks.corpus.facts import NAMES
 from tasks.corpus.tokens import BEGIN, END, PAD
 from tasks.glue import tables

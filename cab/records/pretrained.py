@@ -6,17 +6,19 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cab.backbone import Backbone
 from cab.errors import UserError
 from cab.files.disk import user_path
 from cab.records.files import weights_path
 from cab.records.identity import changed_modules
 from cab.records.record import Record, Status, records_in
-from cab.registry.program import modules_of
+from cab.registry.program import is_of_cab, modules_of
 from cab.registry.registries import ATTENTIONS
-from cab.runner.folder import load_weights
+from cab.weights import load_weights
+
+if TYPE_CHECKING:  # commands without a model do not import torch
+    from cab.backbone import Backbone
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +86,8 @@ class Pretrained:
                 f"task.pretrained: {self.path} has no weights at {self.weights}; run it again with force=true"
             )
         modules = modules_of([ATTENTIONS.get(self.record.config["attention"]["name"]).cls])
-        if changed := changed_modules(self.record.program.attention, modules, is_complete=True):
+        attention = {name: digest for name, digest in modules.items() if not is_of_cab(name)}
+        if changed := changed_modules(self.record.program.attention, attention, is_complete=True):
             log.warning("task.pretrained: %s has other code of the attention (%s)", self.path, ", ".join(changed))
         return self
 
