@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from cab.cli.terminal import print_note
 from cab.errors import EXAMPLE_COMMAND, UserError
 from cab.patterns import Pattern
-from cab.records.files import DEFAULT_DIR
 from cab.records.names import MIXED
+from cab.results.load import DEFAULT_DIR
 
 if TYPE_CHECKING:
     import pandas as pd

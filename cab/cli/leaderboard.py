@@ -11,7 +11,8 @@ from cab.cli.arguments import add_sources, valid_results
 from cab.cli.terminal import print_note
 from cab.files.disk import check_writable
 from cab.patterns import pattern_rank
-from cab.records.files import DEFAULT_DIR, REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS
+from cab.results.load import DEFAULT_DIR
 
 if TYPE_CHECKING:
     from cab.results.leaderboard import Board

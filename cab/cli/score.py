@@ -33,9 +33,9 @@ from cab.cli.arguments import add_results_arguments, print_notes, selected_resul
 from cab.errors import UserError, unknown_name
 from cab.files.disk import listed, sanitize_text
 from cab.files.text_table import print_csv
-from cab.records.files import DEFAULT_DIR, REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS
 from cab.results.formats import Cell, Fields, gain, mean
-from cab.results.load import PUBLISHED
+from cab.results.load import DEFAULT_DIR, PUBLISHED
 from cab.results.table import Table, legend
 
 if TYPE_CHECKING:

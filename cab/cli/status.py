@@ -10,9 +10,9 @@ from pathlib import Path
 
 from cab.cli.terminal import print_note
 from cab.files.text_table import print_rows
-from cab.records.files import DEFAULT_DIR
 from cab.records.identity import distinctions
 from cab.records.record import CELL
+from cab.results.load import DEFAULT_DIR
 from cab.runner.folder import cell_statuses
 
 

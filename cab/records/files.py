@@ -9,12 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cab.errors import UserError, first_line
-from cab.registry.tables import run_defaults
 
 log = logging.getLogger(__name__)
 
-DEFAULT_DIR = Path(run_defaults()["results_dir"])
-"""Folder of results of commands that name none."""
 PAPER_DIR = Path(__file__).resolve().parents[2] / "results" / "paper"
 """Tables of the paper, with their sources."""
 SET = "records.jsonl"

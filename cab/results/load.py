@@ -18,19 +18,22 @@ from cab.errors import UserError
 from cab.files.disk import listed
 from cab.files.text_table import csv_errors, csv_rows, parse_number
 from cab.patterns import Pattern
-from cab.records.files import DEFAULT_DIR, REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import other_engine
 from cab.records.names import names_of_programs
 from cab.records.record import CELL, Record, Status, records_in
 from cab.records.verified import verdict, verified_codes
 from cab.registry.names import is_generated
 from cab.registry.registries import TASKS
+from cab.registry.tables import run_defaults
 from cab.results import cells
 from cab.results.cells import ANCHORS, PRESET, Anchors, SuiteCell, data_hash
 
 if TYPE_CHECKING:
     import pandas as pd
 
+DEFAULT_DIR = Path(run_defaults()["results_dir"])
+"""Folder of results of commands that name none."""
 OWN, REFERENCE, PUBLISHED = "own", "reference", "published"
 """Sources: the user's results, the reference results of the suite, and values that are printed in a publication."""
 REAL, GENERATED, REHEARSAL = "real", "synthetic", "rehearsal"
@@ -53,7 +56,7 @@ COLUMNS = (
     "earlier_program", "params", "train_seconds", "processes", "peak_memory_bytes", "revision", "hardware", "started",
     "data_id", "unpublished_files", "hash", "file", "baselines", "changed_options", "config",
 )  # fmt: skip
-"""Columns of the frame; docs/reference/leaderboard-columns.md describes each."""
+"""Columns of the frame; the reference page of the leaderboard's columns describes them."""
 OBJECTS = ("baselines", "changed_options", "config")
 """Columns of mappings, which no CSV file has."""
 
@@ -141,13 +144,12 @@ def rows_of(records: Collection[tuple[Path, Record]], *, accept_code: bool = Fal
             "status": str(record.status), "score": K if of_suite else score_of(cell["task"], data), "reason": reason,
             "steps": steps, "unfinished": unfinished,
             "diverged": diverged or (of_suite is not None and record.status is Status.DIVERGED), "slots": slots,
-            "verified": verdict(record, codes), "program": record.attention_code, "earlier_program": record.earlier_code, "params": cost.params,
-            "train_seconds": cost.train_seconds, "processes": cost.processes,
-            "peak_memory_bytes": cost.peak_memory_bytes, "revision": record.revision["commit"],
-            "hardware": _machine(record.hardware), "started": record.started,
-            "data_id": data_id,
-            "unpublished_files": " ".join(record.unpublished_files), "hash": record.hash, "file": str(path),
-            "baselines": record.baselines, "changed_options": record.changed, "config": record.config,
+            "verified": verdict(record, codes), "program": record.attention_code,
+            "earlier_program": record.earlier_code, "params": cost.params, "train_seconds": cost.train_seconds,
+            "processes": cost.processes, "peak_memory_bytes": cost.peak_memory_bytes,
+            "revision": record.revision["commit"], "hardware": _machine(record.hardware), "started": record.started,
+            "data_id": data_id, "unpublished_files": " ".join(record.unpublished_files), "hash": record.hash,
+            "file": str(path), "baselines": record.baselines, "changed_options": record.changed, "config": record.config,
         }  # fmt: skip
         for metric in record.metrics:
             value = math.nan if metric.value is None else float(metric.value)

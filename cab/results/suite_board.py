@@ -179,7 +179,8 @@ def _facts(
     """Return family, state, complexity and costs of an attention.
 
     The tables of this repository apply to the user's ``programs`` (pattern, code and its earlier digest) only if the
-    code is the same. Otherwise, the costs are those in ``costs``, or those that were measured with this code and stored in ``folders``.
+    code is the same. Otherwise, the costs are those in ``costs``, or those that were measured with this code and stored
+    in ``folders``.
     """
     name = attention.removesuffix(TUNED)
     is_ours = all(is_committed(attention, code) for _, code, _ in programs)
