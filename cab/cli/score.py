@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     printers = {"metrics": _print_metrics, "K": _print_gains, "index": _print_index}
     own = frame[frame["source"] != PUBLISHED]
     of_metrics = own if len(own) and not args.csv else frame
-    for part in parts:
+    for part in parts if (of_metrics["kind"] == "metric").any() else parts[1:] or parts:
         print("\n" * (part != parts[0]), end="")
         printers[part](of_metrics if part == "metrics" else frame[frame["score"] == part], args)
     print_notes([] if args.score else reasons)

@@ -50,7 +50,7 @@ def names_of_programs(records: Sequence[Record], *, accept_code: bool = False) -
             continue
         named = _named_code(name, programs)
         others = {id(record) for code, of_code in programs.items() if code != named for record in of_code}
-        names = [_coded(n, r) if id(r) in others else n for n, r in zip(names, records, strict=True)]
+        names = [coded(n, r) if id(r) in others else n for n, r in zip(names, records, strict=True)]
         if len(programs.keys() - {BUNDLED}) > 1:
             shown = ", ".join(sorted(code[:8] for code in programs))
             log.warning("%s has results of %d programs: %s; they are separate rows", name, len(programs), shown)
@@ -58,7 +58,7 @@ def names_of_programs(records: Sequence[Record], *, accept_code: bool = False) -
     return _with_names_of_projects(records, names, accept_code=accept_code)
 
 
-def _coded(name: str, record: Record) -> str:
+def coded(name: str, record: Record) -> str:
     """Return the name of an attention with its code."""
     return f"{name} [{record.attention_code[:8] or 'unknown'}]"
 

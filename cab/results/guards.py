@@ -13,6 +13,7 @@ from cab.records.record import CELL, COMPARISON_KEY
 from cab.registry.registries import TASKS
 from cab.results import cells
 from cab.results.load import REAL, REFERENCE, REHEARSAL, metrics_of, runs_of
+from cab.results.published import better3
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +48,8 @@ def select(
                 raise UserError(f"no result has {column} '{name}' (available: {available})")
         frame = frame[lower.isin([name.lower() for name in names])]
     if latest:
-        frame = frame[frame["task_version"] == frame.groupby("task")["task_version"].transform("max")]
+        newest = frame.groupby("task")["task_version"].transform("max")
+        frame = frame[frame["task_version"].isin([0]) | (frame["task_version"] == newest)]
     return frame
 
 
@@ -76,12 +78,13 @@ def comparable(frame: pd.DataFrame) -> pd.DataFrame:
     rows = of_one_data(rows)
     if (rows["hash"] != "").any():  # records are sorted by hash, CSV files by their authors
         rows = rows.sort_values([*COMPARISON_KEY], kind="stable")
-    directions = rows.groupby(["task", "metric"])["higher_is_better"].nunique()
-    if (directions > 1).any():
-        names = " ".join(directions.index[directions > 1][0])
-        raise UserError(
-            f"'{names}' is higher-is-better in some results and lower-is-better in others; correct the records"
-        )
+    directions: Any = rows.groupby(["task", "metric"])["higher_is_better"].agg(set).items()
+    for (task, metric), found in directions:
+        if len(found | {better3().get((task, metric), next(iter(found)))}) > 1:
+            raise UserError(
+                f"'{task} {metric}' is higher-is-better in some results and lower-is-better in others or in the paper; "
+                "correct the results"
+            )
     rows = without_copies(rows)
     _warn_about_settings(rows)
     return rows
@@ -141,14 +144,15 @@ def of_one_data(frame: pd.DataFrame) -> pd.DataFrame:
 
 def refuse_versions(frame: pd.DataFrame) -> None:
     """Raise UserError if results of a preset are of different versions of a task; published results have none."""
-    versions = frame.groupby(["preset", "task"])["task_version"].nunique()
+    known = frame[frame["task_version"] != 0]
+    versions = known.groupby(["preset", "task"])["task_version"].nunique()
     for preset, task in versions.index[versions > 1]:
-        rows = frame[(frame["preset"] == preset) & (frame["task"] == task)]
+        rows = known[(known["preset"] == preset) & (known["task"] == task)]
         files = rows.groupby("task_version")["file"].first()
         examples = ", ".join(f"{version} ({file})" for version, file in files.items())
         raise UserError(
             f"results of task '{task}' are from different versions and not comparable: {examples}. "
-            "Select the newest with --latest-version, and rerun the other cells"
+            "Keep those of one version (`cab score --latest-version` selects the newest), and rerun the other cells"
         )
 
 

@@ -23,7 +23,7 @@ from cab.files.disk import listed
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY
 from cab.results.guards import comparable
-from cab.results.load import INDEX, OWN, PUBLISHED, REFERENCE, metrics_of
+from cab.results.load import AVERAGE, INDEX, OWN, PUBLISHED, REFERENCE, metrics_of
 from cab.results.normalization import (
     MIN_ATTENTIONS,
     NO_ATTENTION,
@@ -47,8 +47,6 @@ from cab.results.published import (
 from cab.results.statistics import ORDER, Estimate, compare_pairs, weighted_sum
 from cab.results.summarize import NOT_GIVEN, estimate, summarize, verdicts
 
-AVERAGE = "all"
-"""Task of the average over tasks."""
 RECOMPUTED = "recomputed"
 """Source of an index that is computed from printed metrics."""
 PRINTED = "printed"
@@ -132,7 +130,8 @@ def index_table(
         UserError: the results cannot be scored together, or the normalization is unknown.
     """
     scored = scores_by_source(frame, normalization=normalization, tasks=tasks, partial=partial)
-    return pd.concat([scores.table for scores in scored.values()], ignore_index=True)
+    tables = [scores.table for scores in scored.values()]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
 
 
 def scores_by_source(
@@ -252,7 +251,8 @@ def _partial_names(primary: pd.DataFrame) -> dict[tuple[str, str], str]:
     """Return the names of tasks whose index lacks values of Table 3: of how many it is made, parts of sets counted."""
     names: dict[tuple[str, str], str] = {}
     place = ["backbone", "published_set"]
-    rows = primary.merge(parts_of_sets(), on=PART).drop_duplicates(["pattern", *PART, *place])
+    rows = primary[primary["value"].notna()].merge(parts_of_sets(), on=PART)
+    rows = rows.drop_duplicates(["pattern", *PART, *place])
     for pattern in dict.fromkeys(primary["pattern"]):
         found = total = 0
         for task in [task for of, task in sorted(tasks3()) if of == pattern]:
@@ -282,7 +282,7 @@ def _tasks_apart(terms: pd.DataFrame, tasks: Collection[str]) -> list[tuple[str,
     Section 3.1 leaves LSTF and PCC out of NS, where the encoders do not decide. ``tasks`` names those to include; the
     tasks of a pattern that has no others are included, too.
     """
-    of_paper = {task for _, task in tasks3()} - set(tasks)
+    of_paper = {task for _, task in tasks3()} - {task.lower() for task in tasks}
     pairs = pairs_of(terms)
     apart = [pair for pair in pairs if pair[1] in of_paper and pair not in tasks3()]
     averaged = {pattern for pattern, task in pairs if (pattern, task) not in apart}
@@ -308,7 +308,8 @@ def _indices(
         for task in [task for of, task in dict.fromkeys([*places, *measured]) if of == pattern]:
             key = Key(pattern, task, attention)
             own, reason = shares.get(key, []), gaps.get(key, "")
-            reason = reason or NO_CONSTANTS * ((pattern, task) not in places)
+            if (pattern, task) not in places:
+                reason = "missing: parts that other attentions have" if (pattern, task) in tasks3() else NO_CONSTANTS
             is_complete = not reason and len(own) == places[pattern, task]
             found = weighted_sum((1.0, estimate(row)) for row in own) if is_complete else MISSING
             tasks[task] = found, min(row.seeds for row in own) if is_complete else 0, reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -52,7 +53,7 @@ def index_tables(scored: Mapping[str, Scores]) -> Iterator[tuple[Table, list[tup
     labels |= {OWN: f" ({REHEARSAL})"} if is_rehearsal and len(scored) > 1 else {}
 
     def cell(row: Fields) -> Cell:
-        is_single = row["source"] == OWN and row["seeds"] == 1
+        is_single = row["source"] == OWN and math.isnan(row["low"])
         return index(row["index"], row["low"], row["high"], row["missing"], is_single=is_single)
 
     def label(row: Fields) -> str:
@@ -132,12 +133,14 @@ def no_score(frame: pd.DataFrame, *, normalization: str | None = None) -> list[s
     """Return one sentence per place whose results have metrics only, with the reason, and on published ones."""
     names = ["preset", "task", "dataset", "config_variant", "backbone", "pattern"]
     lines = []
-    for place in frame.loc[frame["score"] == "", names].drop_duplicates().to_dict("records"):
-        if is_generated(place["dataset"]):
+    for place in frame[frame["score"] == ""].drop_duplicates(names)[[*names, "hash"]].to_dict("records"):
+        if is_generated(place["dataset"]) and not place["hash"]:
+            reason = "K needs records: a CSV file does not have the settings and the data of a run"
+        elif is_generated(place["dataset"]):
             reason = "generated data outside the cells of the suite (`cab list cells`)"
         else:
             reason = f"the paper's index does not include task {place['task']}"
-        lines.append(f"{' '.join(filter(None, place.values()))}: no score: {reason}")
+        lines.append(f"{' '.join(filter(None, map(place.get, names)))}: no score: {reason}")
     published = frame[(frame["source"] == PUBLISHED) & (frame["score"] == INDEX)]
     if len(published) and normalization is None and not (published["kind"] == INDEX).any():
         lines.append("published results without printed indices: no score; --normalization official recomputes them")
@@ -158,7 +161,7 @@ def notes_on(scores: Scores) -> list[str]:
         *_other_training(scores),
         *(_corrected_constants(scores) if scores.normalization == OFFICIAL else []),
         *(
-            f"{pattern}: {AVERAGE} excludes {task} (Section 3.1); --task {task} includes it"
+            f"{pattern}: {AVERAGE} excludes {task} (Section 3.1); --task with the names of all tasks includes it"
             for pattern, task in scores.apart
         ),
     ]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from cab.errors import UserError
 from cab.files.disk import sanitize_text
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
@@ -136,7 +137,8 @@ class Board:
         verified = verdicts(self.results)
         table.insert(0, "preset", self.preset)
         table.insert(1, "data", self.data)
-        table.insert(2, "source", self.results["source"].iloc[0])
+        sources = self.results.groupby(ROW)["source"].first()
+        table.insert(2, "source", sources.loc[pd.MultiIndex.from_frame(table[ROW])].to_numpy())
         table.insert(3, "normalization", self.scores.normalization if self.scores is not None else "")
         table.insert(6, "verified", [verified[key] for key in table[ROW].itertuples(index=False, name=None)])
         return table.sort_values(
@@ -195,6 +197,8 @@ def index_boards(frame: pd.DataFrame, normalization: str | None = None, *, parti
     boards = []
     rows = printable(in_index(frame))
     printed = rows[rows["kind"] == INDEX]
+    if names := set(COSTS).intersection(rows["metric"]):
+        raise UserError(f"metric '{min(names)}' has the name of a cost; rename it")
     for (preset, data), of in rows[rows["kind"] != INDEX].groupby(["preset", "data"], sort=False):
         results = comparable(of)
         scores = None
@@ -342,5 +346,5 @@ def _row(row: Fields, *, is_mixed: bool) -> Row:
 def _index(row: Fields, start: str) -> Cell:
     """Return the cell of an index; published results do not record their seeds."""
     value, low, high = (row[start + name] for name in ("index", "low", "high"))
-    is_single = row["seeds"] == 1 and row["preset"] != PUBLISHED
+    is_single = math.isnan(low) and row["preset"] != PUBLISHED
     return index(value, low, high, row["missing"] or "not scored", is_single=is_single)

@@ -20,7 +20,7 @@ from cab.files.text_table import csv_errors, csv_rows, parse_number
 from cab.patterns import Pattern
 from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import other_engine
-from cab.records.names import names_of_programs
+from cab.records.names import coded, installed_code, names_of_programs
 from cab.records.record import CELL, Record, Status, records_in
 from cab.records.verified import verdict, verified_codes
 from cab.registry.names import is_generated
@@ -38,6 +38,8 @@ OWN, REFERENCE, PUBLISHED = "own", "reference", "published"
 """Sources: the user's results, the reference results of the suite, and values that are printed in a publication."""
 REAL, GENERATED, REHEARSAL = "real", "synthetic", "rehearsal"
 """Kinds of data. The scores of a rehearsal (preset smoke on generated data) say nothing about attentions."""
+AVERAGE = "all"
+"""Task of the index over all tasks of a pattern."""
 METRIC, INDEX, K = "metric", "index", "K"
 """Kinds of rows: a metric, or a printed index. ``index`` and ``K`` are also the scores that a result can have."""
 FROZEN = "the anchors are frozen"
@@ -59,6 +61,13 @@ COLUMNS = (
 """Columns of the frame; the reference page of the leaderboard's columns describes them."""
 OBJECTS = ("baselines", "changed_options", "config")
 """Columns of mappings, which no CSV file has."""
+EMPTY: Mapping[str, Any] = dict.fromkeys(COLUMNS, "") | {
+    "seed": 0, "task_version": 0, "kind": METRIC, "value": math.nan, "higher_is_better": True, "primary": True,
+    "at_length": None, "status": str(Status.FINISHED), "K": math.nan, "steps": math.nan, "unfinished": False,
+    "diverged": False, "verified": "unknown", "params": None, "train_seconds": None, "processes": None,
+    "peak_memory_bytes": None, **dict.fromkeys(OBJECTS),
+}  # fmt: skip
+"""A row about which nothing is known; version 0 of a task is unknown."""
 
 
 class Loaded(NamedTuple):
@@ -130,6 +139,8 @@ def rows_of(records: Collection[tuple[Path, Record]], *, accept_code: bool = Fal
     rows = []
     for (path, record), name in zip(records, names, strict=True):
         cell, cost = record.cell, record.cost
+        if name in ANCHORS and not record.is_bundled and record.attention_code != installed_code(name):
+            name = coded(name, record)  # own code of this name is no anchor
         place = (cell["task"], cell["backbone"], cell["pattern"], cell["dataset"], cell["preset"])
         of_suite = suite.get(place) if not other_engine(record.config) else None
         anchors = cells.read_anchors().get(of_suite.key) if of_suite else None
@@ -149,7 +160,8 @@ def rows_of(records: Collection[tuple[Path, Record]], *, accept_code: bool = Fal
             "processes": cost.processes, "peak_memory_bytes": cost.peak_memory_bytes,
             "revision": record.revision["commit"], "hardware": _machine(record.hardware), "started": record.started,
             "data_id": data_id, "unpublished_files": " ".join(record.unpublished_files), "hash": record.hash,
-            "file": str(path), "baselines": record.baselines, "changed_options": record.changed, "config": record.config,
+            "file": str(path), "baselines": record.baselines, "changed_options": record.changed,
+            "config": record.config,
         }  # fmt: skip
         for metric in record.metrics:
             value = math.nan if metric.value is None else float(metric.value)
@@ -230,7 +242,8 @@ def _machine(hardware: Mapping[str, Any]) -> str:
 def _printed_rows(path: Path) -> list[tuple[Any, ...]]:
     """Return the rows of a CSV file of metrics or of indices; an empty value was not given."""
     with csv_errors(path), path.open(newline="", encoding="utf-8-sig") as file:
-        is_index = INDEX in next(csv.reader(file), [])
+        header = next(csv.reader(file), [])
+    is_index = INDEX in header and "value" not in header
     required = ("pattern", "task", "attention") if is_index else REQUIRED
     given = ("index",) if is_index else ("higher_is_better", "value")
     lines: dict[tuple[Any, ...], int] = {}
@@ -242,7 +255,7 @@ def _printed_rows(path: Path) -> list[tuple[Any, ...]]:
         if missing := [name for name in required if not row[name].strip()]:
             raise UserError(f"{path}, line {line}: no {missing[0]}")
         facts = _printed(row, f"{path}, line {line}", is_index=is_index) | {"file": str(path)}
-        rows.append(tuple([facts.get(column) for column in COLUMNS]))
+        rows.append(tuple([facts[column] for column in COLUMNS]))
     return rows
 
 
@@ -260,17 +273,15 @@ def _printed(row: Mapping[str, str], place: str, *, is_index: bool) -> dict[str,
             f"'{got:.40}'"
         )
     preset = row.get("preset") or PUBLISHED
+    if is_index and preset != PUBLISHED:
+        raise UserError(f"{place}: an index of preset {preset:.40}: only published ones are read; give the metrics")
+    if not is_index and row["task"].partition(" ")[0] == AVERAGE:
+        raise UserError(f"{place}: a task cannot be called '{AVERAGE}', which is the average over tasks; rename it")
     data = kind_of_data(row.get("dataset", ""), preset)
-    return {
-        **{name: row.get(name, "") for name in CELL}, "label": row["attention"], "preset": preset,
-        "seed": int(seed), "task_version": 0,
-        "source": PUBLISHED if preset == PUBLISHED else OWN, "data": data, "kind": INDEX if is_index else METRIC,
-        "metric": INDEX if is_index else row["metric"], "value": value, "unit": "", "higher_is_better": better,
-        "primary": True, "status": str(Status.FINISHED), "score": INDEX if is_index else score_of(row["task"], data),
-        "K": math.nan, "reason": "", "steps": math.nan, "unfinished": False, "diverged": False, "slots": "",
-        "verified": "unknown", "program": "", "earlier_program": "", "revision": "", "hardware": "",
-        "started": "", "data_id": "", "unpublished_files": "", "hash": "",
-    }  # fmt: skip
+    facts = {"preset": preset, "seed": int(seed), "label": row["attention"], "value": value, "higher_is_better": better}
+    facts |= {"source": PUBLISHED if preset == PUBLISHED else OWN, "data": data, "kind": INDEX if is_index else METRIC}
+    facts |= {"metric": INDEX, "score": INDEX} if is_index else {"score": score_of(row["task"], data)}
+    return {**EMPTY, **{name: row.get(name, "") for name in (*CELL, "metric")}, **facts}
 
 
 # --- parts of the frame -----------------------------------------------------------------------------------------------

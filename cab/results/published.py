@@ -142,6 +142,12 @@ def terms3() -> tuple[tuple[str, ...], ...]:
 
 
 @functools.cache
+def better3() -> dict[tuple[str, str], bool]:
+    """Return for each task and metric of Table 3 whether higher is better."""
+    return {(row["task"], row["metric"]): row["higher_is_better"] == "1" for row in rows("results.csv")}
+
+
+@functools.cache
 def tasks3() -> frozenset[tuple[str, str]]:
     """Return each pattern and task of Table 3."""
     return frozenset((pattern, task) for pattern, task, *_ in terms3())

@@ -19,7 +19,7 @@ from cab.errors import UserError
 from cab.files.disk import listed
 from cab.results import cells
 from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX, TUNED, SuiteCell
-from cab.results.load import COLUMNS, FROZEN, OWN, REFERENCE, K, kind_of_data, metrics_of
+from cab.results.load import COLUMNS, EMPTY, FROZEN, OWN, REFERENCE, K, kind_of_data, metrics_of
 from cab.results.statistics import MARGIN, ORDER, Estimate, Verdict, compare_pairs, upper_bounds, weighted_sum
 from cab.results.summarize import summarize, without_score
 
@@ -88,21 +88,15 @@ def _anchors(cell: SuiteCell) -> pd.DataFrame:
     import pandas as pd
 
     anchors = cells.read_anchors()[cell.key]
-    about: dict[str, Any] = {
-        "dataset": cell.dataset,
-        "preset": cells.PRESET,
-        "source": REFERENCE,
-        "metric": cell.metric,
-        "score": K,
-    }
-    about |= {"data": kind_of_data(cell.dataset, cells.PRESET), "config_variant": "", "reason": "", "verified": "yes"}
-    about |= {"unfinished": False, "diverged": False, "slots": "", "status": "", "hash": "", "kind": "metric"}
+    about = EMPTY | dict(zip(CELL, cell.key, strict=True)) | {"dataset": cell.dataset, "preset": cells.PRESET}
+    about |= {"source": REFERENCE, "metric": cell.metric, "score": K, "verified": "yes", "status": ""}
+    about |= {"data": kind_of_data(cell.dataset, cells.PRESET)}
     rows = []
     for name in ANCHORS:
         steps = [*anchors.steps.get(name, []), *[math.nan] * len(anchors.test[name])]
         for seed, value in enumerate(anchors.test[name], start=1):
             numbers = {"value": value, "K": cell.retained(anchors, value), "steps": steps[seed - 1]}
-            rows.append({**dict(zip(CELL, cell.key, strict=True)), **about, "attention": name, "seed": seed, **numbers})
+            rows.append({**about, "attention": name, "label": name, "seed": seed, **numbers})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

@@ -98,5 +98,5 @@ def make_record(
 
 
 def make_metric(name: str, value: float | None, *, primary: bool = True) -> Metric:
-    higher = name == "f_score"
+    higher = name.startswith(("f_score", "psnr", "ssim", "rouge"))
     return Metric(name, "dB" if higher else "", higher_is_better=higher, primary=primary).measured(value)

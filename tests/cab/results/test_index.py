@@ -245,7 +245,7 @@ def test_the_average_has_the_tasks_of_table_3() -> None:
     found = scored(*rows)
     index = {task: index_of(found.table, "abc", task, "NS") for task in ("lstf", "mine")}
     assert index_of(found.table, "abc", "all", "NS") == pytest.approx(index["mine"])
-    assert "NS: all excludes lstf (Section 3.1); --task lstf includes it" in notes_on(found)
+    assert "NS: all excludes lstf (Section 3.1); --task with the names of all tasks includes it" in notes_on(found)
     named = scored(*rows, tasks=["lstf"])
     assert index_of(named.table, "abc", "all", "NS") == pytest.approx(sum(index.values()) / 2)
     assert not any("Section 3.1" in note for note in notes_on(named) if note.startswith("NS"))

@@ -16,7 +16,7 @@ from cab.errors import UserError
 from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import hash_of
 from cab.records.record import Status, records_in
-from cab.results.load import FROZEN, load, load_results
+from cab.results.load import load, load_results
 from cab.results.retained import baselines_of, by_cell, gains_table, suite_runs, unscored
 from tests.cab.results.conftest import frame_of
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, value_record, with_config
@@ -103,17 +103,18 @@ def test_anchors_are_frozen() -> None:
 
 
 def test_softmax_attention_of_other_code_is_scored(tmp_path: Path) -> None:
-    """Anchors are frozen by their name in tables."""
+    """Also without the reference results: an anchor is one by its code."""
     bundled = next(
         record
         for _, record in records_in(REFERENCE_DIRS[0], [])
         if tuple(record.cell[name] for name in ("task", "pattern", "attention")) == ("lm", "CS", "vanilla")
     )
     dataclasses.replace(bundled, attention_code="a36d8c3e" * 2).write(tmp_path)
-    assert set(load_results(tmp_path)["reason"]) == {FROZEN}
-    gains = gains_table(load(tmp_path, with_reference=True).frame).query("source == 'own'")
-    assert gains[["attention", "seeds", "verdict"]].to_numpy().tolist() == [["vanilla [a36d8c3e]", 1, "one seed"]]
-    assert gains["K"].item() == pytest.approx(100, abs=5)
+    assert set(load_results(tmp_path)["reason"]) == {""}
+    for with_reference in (False, True):
+        gains = gains_table(load(tmp_path, with_reference=with_reference).frame).query("source == 'own'")
+        assert gains[["attention", "seeds", "verdict"]].to_numpy().tolist() == [["vanilla [a36d8c3e]", 1, "one seed"]]
+        assert gains["K"].item() == pytest.approx(100, abs=5)
 
 
 def test_a_cell_without_anchors_has_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
