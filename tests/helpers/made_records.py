@@ -99,4 +99,4 @@ def make_record(
 
 def make_metric(name: str, value: float | None, *, primary: bool = True) -> Metric:
     higher = name.startswith(("f_score", "psnr", "ssim", "rouge"))
-    return Metric(name, "dB" if higher else "", higher_is_better=higher, primary=primary).measured(value)
+    return Metric(name, "dB" if name == "f_score" else "", higher_is_better=higher, primary=primary).measured(value)

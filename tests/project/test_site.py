@@ -124,7 +124,7 @@ def test_result_fields_are_documented() -> None:
     ("section", "file"),
     [
         ("suite.csv", "tests/golden/output/leaderboard_core_suite.csv"),
-        ("leaderboard.csv", "results/core/leaderboard.csv"),
+        ("leaderboard.csv", "results/reproduced/leaderboard.csv"),
         ("Cost files", "tests/golden/output/efficiency.csv"),
     ],
 )
