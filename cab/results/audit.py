@@ -15,8 +15,8 @@ import numpy as np
 
 from cab.records.files import PAPER_DIR
 from cab.results.efficiency_length import published_length
-from cab.results.index import AVERAGE, index_table
-from cab.results.load import load_results
+from cab.results.index import index_table
+from cab.results.load import AVERAGE, load_results
 from cab.results.normalization import (
     NO_ATTENTION,
     OF_RESULTS,

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cab.records.files import PAPER_DIR
-from cab.results.index import AVERAGE
-from cab.results.load import OWN, REFERENCE
+from cab.results.load import AVERAGE, OWN, REFERENCE
 from cab.results.normalization import population
 from cab.results.published import terms3
 from cab.results.statistics import correlation_interval

@@ -16,8 +16,8 @@ from cab.registry.tables import read_table
 from cab.results.changed_settings import CHANGED_MARK, with_changed
 from cab.results.formats import Cell, Fields, index
 from cab.results.guards import REHEARSAL_NOTE
-from cab.results.index import AVERAGE, FLAT, NO_CONSTANTS, RECOMPUTED, Scores, is_average, order_table, pairs_of
-from cab.results.load import INDEX, OWN, PUBLISHED, REHEARSAL, runs_of
+from cab.results.index import FLAT, NO_CONSTANTS, RECOMPUTED, Scores, is_average, order_table, pairs_of
+from cab.results.load import AVERAGE, INDEX, OWN, PUBLISHED, REHEARSAL, runs_of
 from cab.results.normalization import NORMALIZATIONS, OF_RESULTS, OFFICIAL, corrections, population
 from cab.results.published import TERM as PUBLISHED_TERM
 from cab.results.statistics import Verdict
@@ -75,9 +75,7 @@ def index_tables(scored: Mapping[str, Scores]) -> Iterator[tuple[Table, list[tup
         shown = rows if is_several else rows[~rows["task"].map(is_average)]
         shown = shown.assign(
             label=[label(row) for row in shown.to_dict("records")],
-            seeds=[
-                seeds.get(row) for row in shown[["source", "pattern", "attention"]].itertuples(index=False, name=None)
-            ],
+            seeds=shown[["source", "pattern", "attention"]].apply(tuple, axis=1).map(seeds),
             rank=shown["task"].map(tasks.index),
             block=shown["source"].map(list(scored).index) if is_rehearsal else 0,
         ).sort_values(["rank", "block", "index"], ascending=[True, True, False], kind="stable")

@@ -18,8 +18,8 @@ from cab.records.record import COMPARISON_KEY, Status
 from cab.registry.tables import PRESETS
 from cab.results.formats import Cell, Fields, index, mean, numbers
 from cab.results.guards import comparable, in_index
-from cab.results.index import AVERAGE, Scores, is_average, printed_scores, score
-from cab.results.load import GENERATED, INDEX, OBJECTS, PUBLISHED, REAL, REHEARSAL
+from cab.results.index import Scores, is_average, printed_scores, score
+from cab.results.load import AVERAGE, GENERATED, INDEX, OBJECTS, PUBLISHED, REAL, REHEARSAL
 from cab.results.published import on_published_sets
 from cab.results.summarize import NOT_GIVEN, seeds_of_rows, summarize, verdicts
 from cab.results.table import BASELINE, Column, Row, Table, element_id

@@ -30,8 +30,8 @@ from cab.results.correlation import benchmark_correlation, pattern_correlation, 
 from cab.results.costs import load_costs
 from cab.results.efficiency_length import efficiency_length
 from cab.results.guards import of_one_data, of_one_kind, refuse_versions, without_copies
-from cab.results.index import AVERAGE, benefit_of_attention
-from cab.results.load import INDEX, OWN, REAL, runs_of
+from cab.results.index import benefit_of_attention
+from cab.results.load import AVERAGE, INDEX, OWN, REAL, runs_of
 from cab.results.normalization import NO_ATTENTION, scales as scales_of
 from cab.results.published import TERM, PaperTable, rows as printed, table3
 from cab.results.summarize import summarize

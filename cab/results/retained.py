@@ -88,7 +88,7 @@ def _anchors(cell: SuiteCell) -> pd.DataFrame:
     import pandas as pd
 
     anchors = cells.read_anchors()[cell.key]
-    about = EMPTY | dict(zip(CELL, cell.key, strict=True)) | {"dataset": cell.dataset, "preset": cells.PRESET}
+    about = {**EMPTY, **dict(zip(CELL, cell.key, strict=True)), "dataset": cell.dataset, "preset": cells.PRESET}
     about |= {"source": REFERENCE, "metric": cell.metric, "score": K, "verified": "yes", "status": ""}
     about |= {"data": kind_of_data(cell.dataset, cells.PRESET)}
     rows = []

@@ -320,7 +320,8 @@ def findings(suite: Suite) -> list[str]:
     counted = board[(board["verified"] == "yes") & ~board["attention"].str.endswith(TUNED)]
     counted = counted.sort_values("own", ascending=False, kind="stable").drop_duplicates("attention", keep="last")
     constant = {_key(row) for row in counted.to_dict("records") if row["suite_state_grows"] is False}
-    cells = suite.core[(suite.core["column"] == "CS.recall") & (suite.core["seeds"] > 1)].to_dict("records")
+    recalls = suite.core[(suite.core["column"] == "CS.recall") & (suite.core["seeds"] > 1)]
+    cells: list[dict[Any, Any]] = recalls.to_dict("records")
     recall = {row["attention"]: row for row in cells if _key(row) in constant and row["attention"] not in ANCHORS}
     if not recall:
         return ["No attention with a constant-size state, verified code and several seeds has results in recall."]

@@ -38,13 +38,13 @@ def summarize(rows: pd.DataFrame, by: Sequence[str], *, value: str = "value", ke
         published values, which do not say it), missing (``1 of 3 without a score (diverged)``, or empty), verified (the
         worst verdict), and ``keep``.
     """
-    by = list(by)
     rows = rows.assign(
         _rank=rows["verified"].map(RANKS),
         _value=rows[value].astype(float).replace([math.inf, -math.inf], math.nan),
         _printed=rows["source"] == PUBLISHED,
     )
-    found = rows.groupby(by, sort=False, dropna=False).agg(
+    groups = rows.groupby(list(by), sort=False, dropna=False)
+    found = groups.agg(
         mean=("_value", "mean"),
         sd=("_value", "std"),
         seeds=("_value", "count"),
@@ -53,10 +53,9 @@ def summarize(rows: pd.DataFrame, by: Sequence[str], *, value: str = "value", ke
         is_printed=("_printed", "all"),
         **{name: (name, "first") for name in keep},
     )
-    found["missing"] = ""
-    lacking = rows[rows["_value"].isna() & ~rows["_printed"]]
-    for key, of in lacking.groupby(by if len(by) > 1 else by[0], sort=False, dropna=False):
-        found.loc[[key], "missing"] = without_score(len(of), found.loc[[key], "size"].iloc[0], of["status"])
+    lacking: Any = rows.loc[rows["_value"].isna() & ~rows["_printed"], "status"].groupby(groups.ngroup())
+    texts = {number: without_score(len(of), found["size"].iloc[number], of) for number, of in lacking}
+    found["missing"] = [texts.get(number, "") for number in range(len(found))]
     found.loc[found["is_printed"] & found["mean"].isna(), "missing"] = NOT_GIVEN
     found["seeds"] = found["seeds"].where(~found["is_printed"])
     found["verified"] = found["verified"].map(dict(enumerate(VERDICTS)))

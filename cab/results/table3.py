@@ -15,8 +15,8 @@ from cab.registry.names import SYNTHETIC
 from cab.results.changed_settings import with_changed
 from cab.results.formats import Cell, Fields, plain
 from cab.results.guards import comparable
-from cab.results.index import AVERAGE, Key, score
-from cab.results.load import INDEX, OWN as OWN_SOURCE, PUBLISHED as PUBLISHED_SOURCE, REAL, REHEARSAL, load
+from cab.results.index import Key, score
+from cab.results.load import AVERAGE, INDEX, OWN as OWN_SOURCE, PUBLISHED as PUBLISHED_SOURCE, REAL, REHEARSAL, load
 from cab.results.published import (
     TERM,
     VALUE,
