@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
+from cab.files.cache import prepared
 from cab.records.identity import flat, measured
+from cab.registry.program import code_of_location, joined
+from cab.registry.registries import BACKBONES, TASKS
+from cab.registry.tables import config_folders
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from cab.config.compose import Composer
 
 CHANGED_MARK = "‡"
 """Marks an attention with such a run."""
@@ -60,11 +64,10 @@ def _changed_settings(cell: Sequence[str], config: Mapping[str, Any], changed_op
     """Return the settings of a run that differ from preset `paper`."""
     task = config["task"]
     variants = [f"task.{name}={task[name]}" for name in PUBLISHED_VARIANTS if name in task]
-    overrides = [f"{key}={name}" for key, name in zip(("task", "dataset", "backbone", "pattern"), cell, strict=True)]
     changed: list[str] = []
     for attention in ("vanilla", config["attention"]["name"]):  # few settings depend on the attention
         try:
-            published = _published(attention, *overrides, *variants)
+            published = _published(attention, *cell[:3], f"pattern={cell[3]}", *variants)
         except UserError:  # a class in a file that is gone
             break
         changed = changes(config, changed_options, published)
@@ -74,15 +77,25 @@ def _changed_settings(cell: Sequence[str], config: Mapping[str, Any], changed_op
 
 
 @functools.cache
-def _published(attention: str, *overrides: str) -> dict[str, Any]:
-    from cab.config.compose import written  # imports Hydra
+def _published(attention: str, task: str, dataset: str, backbone: str, *others: str) -> dict[str, Any]:
+    """Return the settings of preset `paper`, composed once per state of the configurations and classes."""
+    overrides = [f"task={task}", f"dataset={dataset}", f"backbone={backbone}", *others, "preset=paper"]
+    locations = [TASKS.get(task).location, BACKBONES.get(backbone).location]
+    codes = [code_of_location(location.module, location.qualname) for location in locations if location.file]
 
-    return settings_of(_composer()([f"attention={written(attention)}", *overrides, "preset=paper"]))
+    def build(folder: Path) -> None:
+        from cab.config.compose import compose, written  # imports Hydra
+
+        settings = settings_of(compose([f"attention={written(attention)}", *overrides]))
+        (folder / "settings.json").write_text(json.dumps(settings))
+
+    key = {"attention": attention, "overrides": overrides, "configurations": _configurations(), "codes": codes}
+    settings: dict[str, Any] = json.loads((prepared("preset-paper", key, build) / "settings.json").read_text())
+    return settings
 
 
 @functools.cache
-def _composer() -> Composer:
-    """Return a composer that composes cells once that differ only in the attention."""
-    from cab.config.compose import Composer
-
-    return Composer()
+def _configurations() -> str:
+    """Return a digest of path, size and time of every file with configurations."""
+    files = sorted(path for folder in config_folders() for path in folder.rglob("*") if path.is_file())
+    return joined(f"{path} {(about := path.stat()).st_size} {about.st_mtime_ns}" for path in files)
