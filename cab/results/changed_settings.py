@@ -54,9 +54,14 @@ def with_changed(frame: pd.DataFrame) -> pd.DataFrame:
     """Add the column ``changed``: the settings of a run of preset `paper` that are not the published ones."""
     runs = frame[(frame["preset"] == "paper") & (frame["hash"] != "")].drop_duplicates("file")
     names = ["task", "dataset", "backbone", "pattern", "config", "changed_options"]
-    rows = runs[names].itertuples(index=False, name=None)
-    changed = [tuple(_changed_settings(cell, config, options)) for *cell, config, options in rows]
-    of_file = dict(zip(runs["file"], changed, strict=True))
+    of_settings: dict[str, tuple[str, ...]] = {}  # seeds share their settings
+    of_file: dict[str, tuple[str, ...]] = {}
+    rows: Any = zip(runs["file"], runs[names].itertuples(index=False, name=None), strict=True)
+    for file, (*cell, config, options) in rows:
+        key = json.dumps([cell, config["attention"], config.get("tuning"), [config.get(name) for name in GROUPS]])
+        if key not in of_settings:
+            of_settings[key] = tuple(_changed_settings(cell, config, options))
+        of_file[file] = of_settings[key]
     return frame.assign(changed=[of_file.get(file, ()) for file in frame["file"]])
 
 

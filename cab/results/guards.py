@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -95,21 +96,16 @@ def _warn_about_settings(rows: pd.DataFrame) -> None:
     runs = runs_of(rows[rows["value"].notna()])
     place: Any
     for place, of in runs.groupby([*COMPARISON_KEY, "pattern"], sort=False):
-        names = ("task", "backbone", "other_attention")
-        settings = [
-            {
-                **{name: config.get(name) for name in names},
-                "trainer": {**config["trainer"], "forward_batch": forward_batch_size(config)},
-            }
-            for config in of["config"]
-        ]
-        if all(each == settings[0] for each in settings):
-            continue
-        texts = distinctions([((), each) for each in settings])
-        shown = {text: f"{name}: {text}" for name, text in reversed([*zip(of["attention"], texts, strict=True)])}
+        found: dict[str, tuple[str, dict[str, Any]]] = {}  # the first attention with each setting
+        for name, config in zip(of["attention"], of["config"], strict=True):
+            trainer = {**config["trainer"], "forward_batch": forward_batch_size(config)}
+            settings = {key: config.get(key) for key in ("task", "backbone", "other_attention")} | {"trainer": trainer}
+            found.setdefault(json.dumps(settings, sort_keys=True), (name, settings))
+        texts = distinctions([((), settings) for _, settings in found.values()])
+        shown = {text: f"{name}: {text}" for (name, _), text in zip(found.values(), texts, strict=True)}
         if len(shown) > 1:
             where = " ".join(filter(None, map(str, place)))
-            listed = "; ".join(reversed(shown.values()))
+            listed = "; ".join(shown.values())
             log.warning("%s: compared attentions have different settings: %s", where, listed)
 
 
