@@ -62,7 +62,8 @@ def with_changed(frame: pd.DataFrame) -> pd.DataFrame:
         if key not in of_settings:
             of_settings[key] = tuple(_changed_settings(cell, config, options))
         of_file[file] = of_settings[key]
-    return frame.assign(changed=[of_file.get(file, ()) for file in frame["file"]])
+    changed: list[Any] = [of_file.get(file, ()) for file in frame["file"]]
+    return frame.assign(changed=changed)
 
 
 def _changed_settings(cell: Sequence[str], config: Mapping[str, Any], changed_options: Collection[str]) -> list[str]:
