@@ -78,11 +78,6 @@ class SuiteCell:
         """Heading of the column of the board, such as ``recall CS``."""
         return f"{self.ability} {self.pattern}"
 
-    def includes(self, record: Record) -> bool:
-        """Return whether a record is of this cell; :meth:`changed_settings` returns how its run differs."""
-        names = (*record_key(record), record.cell["dataset"], record.cell["preset"])
-        return names == (*self.key, self.dataset, PRESET) and not other_engine(record.config)
-
     def changed_settings(self, record: Record) -> list[str]:
         """Return the settings of a run of this cell that are not the suite's, such as ``trainer.max_steps=100``."""
         anchors = read_anchors().get(self.key)
@@ -118,6 +113,18 @@ def suite_cells() -> tuple[SuiteCell, ...]:
     flags = ("core", "long_memory")
     rows: Any = read_csv(FOLDER / "cells.csv")
     return tuple(SuiteCell(**{**row, **{name: row[name] == "yes" for name in flags}}) for row in rows)
+
+
+@functools.cache
+def _cells_by_place() -> dict[tuple[str, ...], SuiteCell]:
+    return {(*cell.key, cell.dataset, PRESET): cell for cell in suite_cells()}
+
+
+def cell_of(record: Record) -> SuiteCell | None:
+    """Return the cell of a record; None outside the suite."""
+    cell = record.cell
+    place = (cell["task"], cell["backbone"], cell["pattern"], cell["dataset"], cell["preset"])
+    return None if other_engine(record.config) else _cells_by_place().get(place)
 
 
 @functools.cache
@@ -188,11 +195,6 @@ def read_anchors(path: Path | None = None) -> dict[Key, Anchors]:
         if row["steps"]:
             anchors.steps.setdefault(row["attention"], []).append(int(row["steps"]))
     return {key: anchors for key, anchors in cells.items() if set(ANCHORS) <= anchors.test.keys()}
-
-
-def record_key(record: Record) -> Key:
-    """Return task, backbone and pattern of a record."""
-    return str(record.cell["task"]), str(record.cell["backbone"]), str(record.cell["pattern"])
 
 
 def data_hash(record: Record) -> str:

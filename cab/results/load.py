@@ -19,7 +19,6 @@ from cab.files.disk import listed
 from cab.files.text_table import csv_errors, csv_rows, parse_number
 from cab.patterns import Pattern
 from cab.records.files import REFERENCE_DIRS
-from cab.records.identity import other_engine
 from cab.records.names import coded, installed_code, names_of_programs
 from cab.records.record import CELL, Record, Status, records_in
 from cab.records.verified import verdict, verified_codes
@@ -27,7 +26,7 @@ from cab.registry.names import is_generated
 from cab.registry.registries import TASKS
 from cab.registry.tables import run_defaults
 from cab.results import cells
-from cab.results.cells import ANCHORS, PRESET, Anchors, SuiteCell, data_hash
+from cab.results.cells import ANCHORS, Anchors, SuiteCell, data_hash
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,14 +132,13 @@ def load(
 
 def rows_of(records: Collection[tuple[Path, Record]], *, accept_code: bool = False) -> list[tuple[Any, ...]]:
     """Return the rows of records, in the order of :data:`COLUMNS`."""
-    codes, suite = verified_codes(), _cells_by_place()
+    codes = verified_codes()
     names = names_of_programs([record for _, record in records], accept_code=accept_code)
     reference = {path: path.resolve() in REFERENCE_DIRS for path in {path.parent for path, _ in records}}
     rows = []
     for (path, record), name in zip(records, names, strict=True):
         cell, cost = record.cell, record.cost
-        place = (cell["task"], cell["backbone"], cell["pattern"], cell["dataset"], cell["preset"])
-        of_suite = suite.get(place) if not other_engine(record.config) else None
+        of_suite = cells.cell_of(record)
         anchors = cells.read_anchors().get(of_suite.key) if of_suite else None
         if of_suite and name in ANCHORS and not record.is_bundled and record.attention_code != installed_code(name):
             name = coded(name, record)  # other code of this name is no anchor
@@ -170,11 +168,6 @@ def rows_of(records: Collection[tuple[Path, Record]], *, accept_code: bool = Fal
             about["K"] = of_suite.retained(anchors, value) if of_suite and anchors and is_judged else math.nan
             rows.append(tuple([about[column] for column in COLUMNS]))
     return rows
-
-
-@functools.cache
-def _cells_by_place() -> dict[tuple[str, ...], SuiteCell]:
-    return {(*cell.key, cell.dataset, PRESET): cell for cell in cells.suite_cells()}
 
 
 @functools.cache

@@ -60,11 +60,8 @@ REMARKS = (
 )
 NAMES = ("family", "attention", "own", "verified", "seeds")
 """First columns of the board."""
-FIELDS = {
-    **{name: name for name in ("K", "low", "high", "bound", "seeds", "reached_90", "steps_vs_softmax")},
-    **{"vs_softmax": "verdict", "best": "best", "note": "note"},
-}
-"""Fields of a core cell in ``suite.csv``, and columns of :func:`core_gains`."""
+FIELDS = ("K", "low", "high", "bound", "seeds", "reached_90", "steps_vs_softmax", "vs_softmax", "best", "note")
+"""Fields of a core cell in ``suite.csv``, which are columns of :func:`core_gains`."""
 RESULTS = {
     Verdict.BETTER: "are better",
     Verdict.WORSE: "are worse than softmax attention",
@@ -121,7 +118,8 @@ def core_gains(gains: pd.DataFrame) -> pd.DataFrame:
     softmax = core[core["attention"] == SOFTMAX].set_index("column")["steps"]
     matches = (core["attention"] == SOFTMAX) | core["verdict"].isin(MATCHING)
     relative = core["steps"] / core["column"].map(softmax).astype(float)
-    return core.assign(steps_vs_softmax=relative, best=matches & (core["verified"] == "yes"))
+    best = matches & (core["verified"] == "yes")
+    return core.assign(steps_vs_softmax=relative, best=best, vs_softmax=core["verdict"])
 
 
 def suite_board(core: pd.DataFrame, frame: pd.DataFrame, costs: Costs | None = None) -> pd.DataFrame:
@@ -148,7 +146,7 @@ def suite_board(core: pd.DataFrame, frame: pd.DataFrame, costs: Costs | None = N
                 **{"family": facts.pop("family"), "attention": attention, "own": is_own},
                 "verified": min(cells["verified"], key=VERDICTS.index),
                 "seeds": cells["seeds"].min(),
-                **{f"{c}.{name}": of_column.get(c, {}).get(field) for c in columns for name, field in FIELDS.items()},
+                **{f"{column}.{name}": of_column.get(column, {}).get(name) for column in columns for name in FIELDS},
                 **facts,
             }
         )
@@ -328,13 +326,14 @@ def findings(suite: Suite) -> list[str]:
     verdicts = {word: sorted(name for name, cell in recall.items() if cell["verdict"] == word) for word in Verdict}
     matching = [name for verdict in MATCHING for name in verdicts[verdict]]
     parts = [f"{len(verdicts[Verdict.WORSE])} are worse than softmax attention in causal recall"]
-    parts += [f"{_counted(matching)} match{'es' * (len(matching) == 1)} it"] if matching else []
-    undecided = verdicts[Verdict.UNDECIDED]
-    parts += [f"{_counted(undecided)} {'are' if len(undecided) > 1 else 'is'} undecided"] if undecided else []
+    verbs = {"match": ("matches it", "match it"), "undecided": ("is undecided", "are undecided")}
+    for word, names in (("match", matching), ("undecided", verdicts[Verdict.UNDECIDED])):
+        parts += [f"{len(names)} ({', '.join(names)}) {verbs[word][len(names) > 1]}"] if names else []
     ranked = sorted(recall, key=lambda name: -min(max(recall[name]["K"], 0), 100))
     named = dict.fromkeys([*ranked[:2], *(name for name in EXAMPLES if name in recall)])
     seeds = min(int(recall[name]["seeds"]) for name in named)
-    shares = ", ".join(f"{name} retains {_share(recall[name])}" for name in named)
+    bounds = {name: "at least " * ("unfinished" in recall[name]["note"]) for name in named}
+    shares = ", ".join(f"{name} retains {bounds[name]}{max(recall[name]['K'], 0):.0f}%" for name in named)
     details = (
         f"Of 64 facts, {shares} (at least {seeds} seeds each). {_decided(counted)} The networks have a width of 32 or "
         "64 and train on generated data for minutes; on real text, small networks rank attentions differently."
@@ -349,11 +348,3 @@ def _decided(board: pd.DataFrame) -> str:
     counts = {verdict: verdicts[verdict] for verdict in RESULTS if verdicts[verdict]}
     words = ", ".join(f"{count} {RESULTS[verdict]}" for verdict, count in counts.items())
     return f"Of all {sum(counts.values())} results of verified code with several seeds in a core cell, {words}."
-
-
-def _counted(names: Sequence[str]) -> str:
-    return f"{len(names)} ({', '.join(names)})"
-
-
-def _share(cell: Mapping[str, Any]) -> str:
-    return f"{'at least ' if 'unfinished' in cell['note'] else ''}{max(cell['K'], 0):.0f}%"

@@ -27,8 +27,8 @@ from cab.results.cells import (
     VERSION,
     Key,
     SuiteCell,
+    cell_of,
     data_hash,
-    record_key,
     suite_cells,
 )
 from cab.results.changed_settings import changes, settings_of
@@ -42,10 +42,9 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
     runs: dict[Key, dict[tuple[int, int], Record]] = {key: {} for key in cells}
     records = list(records)
     for record, name in zip(records, names_of_programs(records), strict=True):
-        key = record_key(record)
-        is_run = name in ANCHORS and record.status is Status.FINISHED and key in cells
-        if is_run and cells[key].includes(record) and not _changed(record, cells[key]):
-            runs[key][ANCHORS.index(name), int(record.cell["seed"])] = record
+        cell = cell_of(record) if name in ANCHORS and record.status is Status.FINISHED else None
+        if cell is not None and not _changed(record, cell):
+            runs[cell.key][ANCHORS.index(name), int(record.cell["seed"])] = record
     rows = []
     for key, anchors in runs.items():
         if len({rank for rank, _ in anchors}) < len(ANCHORS):
