@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
             written.append(write_csv(leaderboard_csv(boards), args.out / "leaderboard.csv"))
         written += [section.write(rows, args.out) for section, rows in of_tasks]
         written.append(write_csv(records_csv(everything), args.out / "records.csv"))
-        used = {board.scores.normalization for board in boards if board.scores is not None} - {PRINTED}
+        used = {board.scores.normalization for board in boards} - {PRINTED}
         options: dict[str, Any] = {"sections": sections, "suite": suite, "files": written, "skipped": skipped}
         written.append(write_page(everything, args.out, normalizations=sorted(used), **options))
     if args.figures:

@@ -47,21 +47,21 @@ class Board:
     Attributes:
         data: kind of data, see :func:`cab.results.load.kind_of_data`.
         results: the comparable results, with the column ``place`` (``task/dataset/variant/backbone``).
-        scores: their indices; None for generated data.
+        scores: their indices; without any for generated data.
     """
 
     preset: str
     data: str
     results: pd.DataFrame
-    scores: Scores | None
+    scores: Scores
 
     @property
     def heading(self) -> str:
         """Heading on the page, with the normalization of the indices."""
         name = "Published numbers" if self.preset == PUBLISHED else f"Preset {self.preset}"
         name += {REAL: "", REHEARSAL: ", rehearsal on generated data"}.get(self.data, ", synthetic data")
-        is_computed = self.scores is not None and self.preset != PUBLISHED
-        return f"{name} (index: {self.scores.normalization})" if self.scores is not None and is_computed else name
+        is_computed = self.preset != PUBLISHED and len(self.scores.table)
+        return f"{name} (index: {self.scores.normalization})" if is_computed else name
 
     @property
     def key(self) -> str:
@@ -75,8 +75,6 @@ class Board:
 
     def tasks(self, pattern: str) -> list[str]:
         """Return the tasks of a pattern with indices."""
-        if self.scores is None:
-            return []
         table = self.scores.table
         return [name for name in table.loc[table["pattern"] == pattern, "task"].unique() if not is_average(name)]
 
@@ -100,13 +98,11 @@ class Board:
     def _reasons(self) -> dict[tuple[str, str], str]:
         """Return the reasons for missing indices and values of each (pattern, attention)."""
         reasons: dict[tuple[str, str], dict[str, None]] = {}
-        if self.scores is not None:
-            rows = self.scores.table[self.scores.table["index"].isna()]
-            is_last = [is_average(task) for task in rows["task"]]
-            rows = rows.assign(_last=is_last).sort_values("_last", kind="stable")
-            for pattern, task, attention, text in rows[["pattern", "task", "attention", "missing"]].to_numpy():
-                shown = text if is_average(task) else f"{task}: {text}"
-                reasons.setdefault((pattern, attention), {})[shown] = None
+        rows = self.scores.table[self.scores.table["index"].isna()]
+        rows = rows.sort_values("task", key=lambda tasks: tasks.map(is_average), kind="stable")
+        for pattern, task, attention, text in rows[["pattern", "task", "attention", "missing"]].to_numpy():
+            shown = text if is_average(task) else f"{task}: {text}"
+            reasons.setdefault((pattern, attention), {})[shown] = None
         lacking = self.measured[(self.measured["missing"] != "") & ~self.measured["metric"].isin(COSTS)]
         for pattern, attention, place, text in lacking[[*ROW, "place", "missing"]].to_numpy():
             of_row = reasons.setdefault((pattern, attention), {})
@@ -133,13 +129,13 @@ class Board:
         is_cost = self.measured["metric"].isin(COSTS)
         values = _value_columns(self.measured.assign(cost=is_cost))
         table = pd.concat([facts, _total_cost(self.measured[is_cost]), values], axis=1).rename_axis(ROW)
-        table = _index_columns(self.scores).join(table, how="right").reset_index()
+        table = _index_columns(self.scores.table).join(table, how="right").reset_index()
         verified = verdicts(self.results)
         table.insert(0, "preset", self.preset)
         table.insert(1, "data", self.data)
         sources = self.results.groupby(ROW)["source"].first()
         table.insert(2, "source", sources.loc[pd.MultiIndex.from_frame(table[ROW])].to_numpy())
-        table.insert(3, "normalization", self.scores.normalization if self.scores is not None else "")
+        table.insert(3, "normalization", self.scores.normalization if len(self.scores.table) else "")
         table.insert(6, "verified", [verified[key] for key in table[ROW].itertuples(index=False, name=None)])
         return table.sort_values(
             ["pattern", "index", "attention"],
@@ -149,12 +145,8 @@ class Board:
         )
 
 
-def _index_columns(scores: Scores | None) -> pd.DataFrame:
+def _index_columns(table: pd.DataFrame) -> pd.DataFrame:
     """Return index, low and high of the average, then ``TASK.index|low|high`` per task, with ROW as index."""
-    if scores is None:
-        empty = pd.MultiIndex.from_arrays([[], []], names=ROW)
-        return pd.DataFrame(columns=["index", "low", "high"], index=empty, dtype=float)
-    table = scores.table
     wide = table.pivot(index=ROW, columns="task", values=["index", "low", "high"])
     tasks = dict.fromkeys([AVERAGE, *sorted(table["task"].unique(), key=lambda task: not is_average(task))])
     columns = [(bound, task) for task in tasks for bound in ("index", "low", "high")]
@@ -192,7 +184,7 @@ def _total_cost(costs: pd.DataFrame) -> pd.DataFrame:
     return total.pivot(index=ROW, columns="metric", values="value")[[*COSTS]]
 
 
-def index_boards(frame: pd.DataFrame, normalization: str | None = None, *, partial: bool = False) -> list[Board]:
+def index_boards(frame: pd.DataFrame, normalization: str | None = None) -> list[Board]:
     """Return the boards of the tasks in the index: real data before synthetic, the largest preset first."""
     boards = []
     rows = printable(in_index(frame))
@@ -201,11 +193,10 @@ def index_boards(frame: pd.DataFrame, normalization: str | None = None, *, parti
         raise UserError(f"metric '{min(names)}' has the name of a cost; rename it")
     for (preset, data), of in rows[rows["kind"] != INDEX].groupby(["preset", "data"], sort=False):
         results = comparable(of)
-        scores = None
-        if preset == PUBLISHED:
-            scores = printed_scores(printed, results)
-        elif data != GENERATED:
-            scores = score(results, normalization=normalization, partial=partial)
+        if preset == PUBLISHED or data == GENERATED:
+            scores = printed_scores(printed[printed["preset"] == preset], results)
+        else:
+            scores = score(results, normalization=normalization)
         boards.append(Board(str(preset), str(data), results.assign(place=places(results)), scores))
     order = {preset: number for number, preset in enumerate(PRESETS)}
     return sorted(
@@ -282,8 +273,7 @@ def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame |
     """
     scored = [board for board in boards if results is None]
     tasks = list(dict.fromkeys(task for board in scored for task in board.tasks(pattern)))
-    tables = [board.scores.table for board in scored if board.scores is not None]
-    averages = [task for of in tables for task in of["task"].unique() if is_average(task)]
+    averages = [task for board in scored for task in board.scores.table["task"].unique() if is_average(task)]
     tasks = [*dict.fromkeys(averages), *tasks] if len(tasks) > 1 else tasks
     results = pd.concat([board.results for board in boards]) if results is None else results
     results = results[results["pattern"] == pattern]

@@ -95,7 +95,7 @@ def _pattern_blocks(boards: Sequence[Board], pattern: str, results: pd.DataFrame
     yield Block(name, tables=[pattern_table(boards, pattern, results)])
     for board in boards:
         tasks = board.tasks(pattern)
-        if board.scores is not None and len(tasks) > 1 and results is None:
+        if len(tasks) > 1 and results is None:
             pairs = task_correlation(board.scores.table)
             title = f"{name}: correlation of the index between tasks"
             ids = element_id(board.key, pattern, "tasks"), f"figure4-{board.key}-{pattern}"
@@ -117,8 +117,6 @@ def _curves(board: Board, pattern: str, results: pd.DataFrame) -> Iterator[Block
 
 
 def _comparisons(board: Board) -> Iterator[Block]:
-    if board.scores is None:
-        return
     scores = board.scores.table
     benefit = benefit_of_attention(scores)
     benefit = benefit[(benefit["pattern"] == "NS") & benefit["without"].notna()]
