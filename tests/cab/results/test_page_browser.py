@@ -100,7 +100,7 @@ def test_sorting(page: webdriver.Chrome) -> None:
         header(page, "mini-CS-table", "all").find_element(By.TAG_NAME, "button").click()
         assert column(page, "mini-CS-table", "attention")[-1] == "s4d", "a missing value is last in both orders"
     missing = page.find_element(By.CSS_SELECTOR, '#mini-CS-table tr[data-name="s4d"] td[title]')
-    title = missing.get_attribute("title")
+    title = missing.get_attribute("title") or ""
     assert title.startswith("lm: missing: gpt2 pg19 ppl; sum: missing: ")
     assert title.endswith("; no index in tts, sum, lm")
 
