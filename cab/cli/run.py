@@ -22,6 +22,7 @@ from cab.records.verified import LEGEND, mark_unverified, verdict, verified_code
 from cab.registry.tables import ADDED, PRESETS, run_defaults
 from cab.runner.folder import parse_retried
 from cab.runner.processes import find_processes
+from cab.runner.suite import requests_tuning, suite_sweeps, tuned_sweeps
 
 if TYPE_CHECKING:
     from cab.runner.report import Report
@@ -56,7 +57,9 @@ def run(arguments: list[str]) -> int:
         from cab.config.files import with_files
 
         overrides = with_files(overrides, flags.config)
-    suite, tunes = _suite_of(overrides)
+    suite, tunes = suite_sweeps(overrides), requests_tuning(overrides)
+    if tunes and suite is None:
+        raise UserError("tune=true chooses learning rates for the cells of a suite; add suite=core")
     flags.multirun = flags.multirun or suite is not None
     from cab.config.compose import check_overrides, compose
     from cab.files.cache import report_waiting
@@ -83,8 +86,6 @@ def run(arguments: list[str]) -> int:
         print(text_table(["setting", "value", "default", "source"], settings, align="l"))
         return 0
     if tunes:
-        from cab.runner.suite import tuned_sweeps
-
         if flags.dry_run:
             raise UserError("--dry-run cannot plan tune=true, whose final runs depend on its grid; remove tune=true")
         sweeps = tuned_sweeps(sweeps)
@@ -135,18 +136,6 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
             names = [name for action in parser._actions for name in action.option_strings]
             raise unknown_name("flag", argument.partition("=")[0], [*names, "--debug", "--help"])
     return flags, overrides
-
-
-def _suite_of(overrides: Sequence[str]) -> tuple[list[list[str]] | None, bool]:
-    """Return the sweeps of ``suite=``, or None without it, and whether ``tune=true`` is set."""
-    if {"suite", "tune"}.isdisjoint(override.partition("=")[0] for override in overrides):
-        return None, False
-    from cab.runner.suite import requests_tuning, suite_sweeps
-
-    suite, tunes = suite_sweeps(overrides), requests_tuning(overrides)
-    if tunes and suite is None:
-        raise UserError("tune=true chooses learning rates for the cells of a suite; add suite=core")
-    return suite, tunes
 
 
 def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
@@ -223,7 +212,7 @@ def _print_records(records: Sequence[Record], report: Report, *, is_sweep: bool)
         for record in records:
             tasks.setdefault(str(record.cell["task"]), []).append(record)
         print("\n\n".join(map(_task_table, tasks.values())) if is_sweep else _cell_table(records[0]))
-        if any(map(_is_unverified, records)):
+        if any(verdict(record, verified_codes()) == "no" for record in records):
             log.warning("%s", LEGEND)
     elif report.expected == 0 and not report.failures:
         raise UserError(f"nothing can run: {'; '.join(dict.fromkeys(report.left_out)) or 'no configuration'}")
@@ -267,11 +256,7 @@ def _task_table(records: Sequence[Record]) -> str:
 
 
 def _signed_name(record: Record) -> str:
-    return mark_unverified(str(record.cell["attention"]), "no" if _is_unverified(record) else "")
-
-
-def _is_unverified(record: Record) -> bool:
-    return verdict(record, verified_codes()) == "no"
+    return mark_unverified(str(record.cell["attention"]), verdict(record, verified_codes()))
 
 
 def _number(value: float | None) -> str:

@@ -21,6 +21,7 @@ from cab.errors import UserError
 from cab.files.disk import check_writable, sanitize_csv_cell, sanitize_text
 from cab.files.text_table import print_rows
 from cab.registry.names import is_file, is_stack
+from cab.registry.stacks import COMPLEXITIES
 
 if TYPE_CHECKING:
     from cab.patterns import Pattern
@@ -53,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flag("--compile", help="also check for graph breaks under torch.compile (slow)")
     parser.add_argument(
         "--complexity",
-        choices=("1", "n", "n log n", "n sqrt n", "n^2"),
+        choices=COMPLEXITIES,
         help="expected growth in time and memory of a class that is not registered",
     )
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
@@ -78,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
     if args.list_checks:
         _list_checks(as_csv=args.csv)
         return 0
-    checks = select_checks(_words(args.checks) or None, quick=args.quick)
+    words = " ".join(args.checks).replace(",", " ").split()
+    checks = select_checks(words or None, quick=args.quick)
     if args.compile:
         checks += [check for check in select_checks(["compile"]) if check not in checks]
     if args.junit is not None:
@@ -200,10 +202,6 @@ def _print_row(out: TextIO, row: Sequence[str]) -> None:
     """Print a line of CSV immediately: a module may crash the process in the next check."""
     csv.writer(out, lineterminator="\n").writerow(map(sanitize_csv_cell, row))
     out.flush()
-
-
-def _words(arguments: Sequence[str]) -> list[str]:
-    return [word for argument in arguments for word in argument.replace(",", " ").split()]
 
 
 def _write_junit(path: Path, results: Sequence[CheckResult]) -> None:

@@ -98,7 +98,8 @@ def _with_settings(records: Sequence[Record], names: list[str]) -> list[str]:
         for group in others:
             own = _settings(records[group[0]])  # an option that only one of them has was added since, or removed
             differing = [name for name in own if name in standard and own[name] != standard[name]]
-            if text := ", ".join(f"{name}={_shown(own[name])}" for name in sorted(differing)):
+            values = {name: "null" if own[name] is None else own[name] for name in sorted(differing)}
+            if text := ", ".join(f"{name}={value}" for name, value in values.items()):
                 if not all(records[i].is_bundled for i in runs):  # the sets of reference results differ by design
                     shown = _place_text(place)
                     log.warning("%s has %d runs with other settings: %s; separate row", shown, len(group), text)
@@ -120,10 +121,6 @@ def _settings(record: Record) -> dict[str, Any]:
     """Return the settings that seeds of one mean share; a tuned learning rate may differ."""
     others = {"seed", *({"trainer.learning_rate"} if record.config.get("tuning") is not None else ())}
     return {name: value for name, value in settings(record.config).items() if name not in others}
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else str(value)
 
 
 def _with_names_of_projects(records: Sequence[Record], names: list[str], *, accept_code: bool) -> list[str]:

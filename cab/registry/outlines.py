@@ -162,42 +162,34 @@ def _unquoted(module: ast.Module) -> ast.Module:
     return module
 
 
-def _bound_names(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement of a module binds."""
-    if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        yield from (alias.asname or alias.name.partition(".")[0] for alias in statement.names)
-    elif isinstance(statement, (ast.ClassDef, ast.FunctionDef)):
-        yield statement.name
-    elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        names = (node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
-        yield from (node.id for node in names if isinstance(node.ctx, ast.Store))
+def _bound_names(node: ast.AST) -> Iterator[str]:
+    """Yield the names that an import, a definition or an assignment binds."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+        yield node.name
+    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+        yield from (name.id for name in _targets(node) if isinstance(name.ctx, ast.Store))
+
+
+def _targets(assignment: ast.Assign | ast.AnnAssign) -> Iterator[ast.Name]:
+    """Yield the names in the targets of an assignment, also those of which it changes an item or an attribute."""
+    targets = assignment.targets if isinstance(assignment, ast.Assign) else [assignment.target]
+    yield from (node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
 
 
 def _changed_names(statement: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement of a module may bind or change in another way than :func:`_bound_names`."""
-    if isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_for_type_checkers(statement):
+    if isinstance(statement, ast.If) and not statement.orelse and "TYPE_CHECKING" in ast.unparse(statement.test):
         return
     nodes = list(ast.walk(statement))
     yield from (name for node in nodes if isinstance(node, ast.Global) for name in node.names)
     if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         return
-    if isinstance(statement, (ast.Assign, ast.AnnAssign)):  # an item or attribute of a name
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        nodes = [node for target in targets for node in ast.walk(target)]
-        yield from (node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
-        return
-    for node in nodes:
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, (ast.ClassDef, ast.FunctionDef)):
-            yield node.name
-
-
-def _is_for_type_checkers(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and not statement.orelse and "TYPE_CHECKING" in ast.unparse(statement.test)
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        nodes = list(_targets(statement))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}.union(*map(_bound_names, nodes))
+    yield from names.difference(_bound_names(statement))
 
 
 def _needed_names(node: ast.AST) -> Iterator[str]:

@@ -29,7 +29,7 @@ from cab.registry.sources import Location, decorator_calls, module_specs
 from cab.registry.stacks import compose_stack
 
 if TYPE_CHECKING:  # used in string annotations only, since cab.task imports torch
-    from cab.task import Task
+    from cab.task import Task  # noqa: F401
 
 log = logging.getLogger(__name__)
 

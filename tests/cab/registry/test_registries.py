@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cab import Attention, build_backbone
+from cab import build_backbone
 from cab.errors import UserError
 from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
