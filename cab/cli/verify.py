@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import dataclasses
 import faulthandler
 import shutil
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from cab.cli.arguments import add_pattern
 from cab.cli.terminal import print_note
 from cab.errors import UserError
-from cab.files.disk import check_writable, sanitize_csv_cell, sanitize_text
+from cab.files.disk import check_writable, sanitize_text
 from cab.files.text_table import print_rows
 from cab.registry.names import is_file, is_stack
 from cab.registry.stacks import COMPLEXITIES
@@ -200,7 +199,8 @@ def _print(out: TextIO, text: str) -> None:
 
 def _print_row(out: TextIO, row: Sequence[str]) -> None:
     """Print a line of CSV immediately: a module may crash the process in the next check."""
-    csv.writer(out, lineterminator="\n").writerow(map(sanitize_csv_cell, row))
+    with contextlib.redirect_stdout(out):
+        print_rows([row], as_csv=True)
     out.flush()
 
 

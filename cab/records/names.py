@@ -125,9 +125,8 @@ def _settings(record: Record) -> dict[str, Any]:
 
 def _with_names_of_projects(records: Sequence[Record], names: list[str], *, accept_code: bool) -> list[str]:
     """Return the names, followed by the modules of the project that differ from those of the place's newest run."""
-    own = [i for i, record in enumerate(records) if not record.is_bundled]
-    places = _by_place([records[i] for i in own], [names[i] for i in own])
-    cells = {place: [own[i] for i in runs] for place, runs in places.items()}
+    places = _by_place(records, names).items()
+    cells = {place: own for place, runs in places if (own := [i for i in runs if not records[i].is_bundled])}
     _warn_of_versions(records, cells)
     for place, runs in cells.items():
         newest, differing = records[runs[0]].program.modules, dict[str, list[int]]()

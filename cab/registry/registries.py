@@ -25,7 +25,7 @@ from cab.errors import UserError, exits_as_errors, unknown_name
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry, BackboneEntry, Entry, described
 from cab.registry.names import is_file, is_own_name, is_stack, layers_of, name_of_file
-from cab.registry.sources import Location, decorator_calls, module_specs
+from cab.registry.outlines import Location, decorator_calls, module_specs
 from cab.registry.stacks import compose_stack
 
 if TYPE_CHECKING:  # used in string annotations only, since cab.task imports torch

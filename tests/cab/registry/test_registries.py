@@ -16,8 +16,8 @@ import pytest
 from cab import build_backbone
 from cab.errors import UserError
 from cab.registry.entries import AttentionEntry
+from cab.registry.outlines import Location, module_specs
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
-from cab.registry.sources import Location, module_specs
 
 ROOT = Path(__file__).resolve().parents[3]
 HEADER = "from cab import Attention, Backbone, register_attention\n"
