@@ -11,8 +11,6 @@ from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import CONFIGS
 from cab.runner.suite import SUITES
 
-RUN_FLAGS = ("-m", "--dry-run", "--explain", "--no-cost", "--retry", "--cfg")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh"), help='shell; add eval "$(cab completion bash)" to ~/.bashrc')
@@ -40,12 +38,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = program.add_subparsers()
     for name, text in COMMANDS.items():
         parser = commands.add_parser(name, help=text)
+        importlib.import_module(f"cab.cli.{name}").add_arguments(parser)
         if name == "run":
-            for flag in RUN_FLAGS:
-                parser.add_argument(flag, action="store_true")
             parser.add_argument("overrides", nargs="*", choices=overrides())
-        else:
-            importlib.import_module(f"cab.cli.{name}").add_arguments(parser)
         actions = list(parser._actions)
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):

@@ -35,6 +35,19 @@ ALWAYS_NAMED = ("attention", "seed")
 """Columns that a table of runs always has, even if all values are equal."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags, without the overrides, which Hydra parses."""
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("-v", "--verbose", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--retry")
+    parser.add_argument("-c", "--cfg")
+    parser.add_argument("--config", type=user_path)
+    parser.add_argument("-cd", "--config-dir")
+    parser.add_argument("--explain", action="store_true")
+    parser.add_argument("--no-cost", action="store_true")
+
+
 def run(arguments: list[str]) -> int:
     """Run the configurations that the overrides name; return 0 if every one that can run has its result."""
     processes = find_processes()
@@ -113,15 +126,7 @@ def run(arguments: list[str]) -> int:
 def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Split flags from overrides; raise UserError for an unknown flag."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("-m", "--multirun", action="store_true")
-    parser.add_argument("-v", "--verbose", action="store_true")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--retry")
-    parser.add_argument("-c", "--cfg")
-    parser.add_argument("--config", type=user_path)
-    parser.add_argument("-cd", "--config-dir")
-    parser.add_argument("--explain", action="store_true")
-    parser.add_argument("--no-cost", action="store_true")
+    add_arguments(parser)
     for name in (argument.partition("=")[0] for argument in arguments if argument.startswith("-")):
         if replacement(name):
             raise refusal(name)

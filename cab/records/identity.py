@@ -7,13 +7,13 @@ what differs. It cannot see data files or environment variables that a module re
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from cab.files.cache import digest_of
 from cab.files.disk import listed
 from cab.registry.program import UNKNOWN, can_change_score, digest_now, is_of_cab
 
@@ -70,8 +70,7 @@ def changed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
 
 def hash_of(configuration: Mapping[str, Any]) -> str:
     """Return the name of a run: 16 hexadecimal digits of the SHA-256 of what differs from the defaults."""
-    text = json.dumps(plain(configuration), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return digest_of(plain(configuration))
 
 
 def other_engine(config: Mapping[str, Any]) -> dict[str, str]:

@@ -28,7 +28,7 @@ from cab.errors import UserError, first_line
 from cab.files.disk import replacing
 from cab.metric import STRICT, Metric
 from cab.records.files import COMMITTED_DIRS, record_path, record_paths, set_lines
-from cab.records.identity import Identity, Program, flat, hash_of
+from cab.records.identity import Identity, Program, flat, hash_of, plain
 from cab.registry.names import is_file
 from cab.registry.program import code_of_modules, joined
 from cab.registry.registries import ATTENTIONS
@@ -142,11 +142,9 @@ class Record(RunMetadata):
         **others: Any,
     ) -> Record:
         """Create the record of a run with a score; ``others`` are the cost and the facts of the engine."""
-        finite: dict[str, Any] = {
-            "baselines": {name: _finite(values) for name, values in baselines.items()},
-            "history": [_finite(entry) for entry in history],
-        }
-        return cls(**vars(about), status=Status.FINISHED, ended=now(), metrics=tuple(metrics), **finite, **others)
+        others["baselines"] = {name: _finite(values) for name, values in baselines.items()}
+        others["history"] = [_finite(entry) for entry in history]
+        return cls(**vars(about), status=Status.FINISHED, ended=now(), metrics=tuple(metrics), **others)
 
     @classmethod
     def failed(cls, about: RunMetadata, *, error: BaseException, metrics: Iterable[Metric], **others: Any) -> Record:
@@ -338,8 +336,8 @@ def _check_consistency(record: Record) -> None:
 
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``content`` as JSON data with a ``checksum``, which detects manual edits of the file."""
-    plain = json.loads(json.dumps(dict(content)))
-    return plain | {"checksum": checksum_of(plain)}
+    values = plain(dict(content))
+    return {**values, "checksum": checksum_of(values)}
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:
