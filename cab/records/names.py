@@ -73,9 +73,7 @@ def _named_code(name: str, programs: Mapping[str, list[Record]]) -> str:
 def _by_place(records: Sequence[Record], names: Sequence[str]) -> _Places:
     places: dict[tuple[Any, ...], list[int]] = {}
     for i in sorted(range(len(records)), key=lambda i: records[i].started, reverse=True):
-        cell = records[i].cell
-        place = (names[i], cell["preset"], *map(cell.__getitem__, COMPARISON_KEY), cell["pattern"])
-        places.setdefault(place, []).append(i)
+        places.setdefault((names[i], *map(records[i].cell.__getitem__, PLACE)), []).append(i)
     return places
 
 

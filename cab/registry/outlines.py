@@ -15,7 +15,6 @@ import inspect
 import pkgutil
 import re
 import sys
-from abc import ABCMeta
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -84,39 +83,29 @@ class UnclearError(Exception):
     """What a class needs can only be known by importing its module."""
 
 
-class _AnyAttribute(ABCMeta):
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return cls
-
-    def __bool__(cls) -> bool:
-        if cls is StandIn:
-            raise UnclearError("the truth of a stand-in")
-        return True
-
-    def __str__(cls) -> str:
-        if cls is StandIn:
-            raise UnclearError("the text of a stand-in")
-        return repr(cls)
-
-
-class StandIn(metaclass=_AnyAttribute):
+class StandIn:
     """Stands for anything in an installed package: a module, a base class, a decorator or a constant."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
     def __call__(self, *_: Any, **__: Any) -> Any:
         return self
 
-    def __class_getitem__(cls, _: Any) -> Any:
-        return cls
+    __getitem__ = __or__ = __ror__ = __call__  # a union with an unknown type accepts every value
+
+    def __mro_entries__(self, _: Any) -> tuple[type]:
+        return (StandIn,)
 
     def __bool__(self) -> bool:
-        return bool(StandIn)
+        raise UnclearError("the truth of a stand-in")
 
     def __str__(self) -> str:
-        return str(StandIn)
+        raise UnclearError("the text of a stand-in")
 
 
 def outline_of(module: str, qualname: str) -> type | None:
@@ -193,7 +182,7 @@ def _module(name: str) -> Any:
     package = name.partition(".")[0]
     if package in packages() and name not in sys.modules:
         return _outline(name)
-    return importlib.import_module(name) if package in packages() | IMPORTED else StandIn
+    return importlib.import_module(name) if package in packages() | IMPORTED else StandIn()
 
 
 @functools.cache
