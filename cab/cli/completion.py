@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib
 
+import shtab
+
+from cab.cli.main import COMMANDS
 from cab.cli.run_help import FILES, file_options
+from cab.data.sources import data_sets
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import CONFIGS
@@ -17,8 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import shtab
-
     print(shtab.complete(_parser(), args.shell))
     if args.shell == "bash":
         print('COMP_WORDBREAKS="${COMP_WORDBREAKS//=}"  # an override is one word')
@@ -27,9 +29,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     """Return a parser of all commands, whose positional arguments have the registered names as choices."""
-    from cab.cli.main import COMMANDS
-    from cab.data.sources import data_sets
-
     names = {"attentions": ATTENTIONS.names(), "names": list(data_sets())}
     names["attention"] = names["attentions"]
     registered = [*ATTENTIONS.names(), *BACKBONES.names(), *TASKS.names()]

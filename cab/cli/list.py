@@ -21,6 +21,7 @@ from cab.registry.tables import decode_state_size
 from cab.results.card import Card, card
 from cab.results.formats import markdown
 from cab.results.table import Table
+from cab.runner.cell import runnable_cells
 
 log = logging.getLogger("cab")
 Rows = Iterable[tuple[str, ...]]
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _attentions() -> Rows:
-    return ((a.name, _names(a.patterns), a.complexity, _state(a), a.paper, a.origin) for a in ATTENTIONS)
+    return ((a.name, a.supported, a.complexity, _state(a), a.paper, a.origin) for a in ATTENTIONS)
 
 
 def _state(entry: AttentionEntry) -> str:
@@ -81,30 +82,20 @@ def _backbones() -> Rows:
     """Yield a row per backbone, with the patterns in which a task tests it."""
     for entry in BACKBONES:
         tested = {pattern for task in TASKS for pattern in task.backbones.get(entry.name, ())}
-        yield entry.name, _names(pattern for pattern in Pattern if pattern in tested), entry.paper, entry.origin
+        yield entry.name, " ".join(pattern for pattern in Pattern if pattern in tested), entry.paper, entry.origin
 
 
 def _tasks() -> Rows:
     for task in TASKS:
         for backbone, patterns in task.backbones.items():
-            yield task.name, backbone, _names(patterns), " ".join(task.datasets), task.paper, task.origin
-
-
-def _cells() -> Rows:
-    from cab.runner.cell import runnable_cells
-
-    return runnable_cells()
-
-
-def _names(patterns: Iterable[Pattern]) -> str:
-    return " ".join(map(str, patterns))
+            yield task.name, backbone, " ".join(patterns), " ".join(task.datasets), task.paper, task.origin
 
 
 TABLES: dict[str, tuple[tuple[str, ...], Callable[[], Rows]]] = {
     "attentions": (("attention", "patterns", "complexity", "state", "paper", "origin"), _attentions),
     "backbones": (("backbone", "patterns", "paper", "origin"), _backbones),
     "tasks": (("task", "backbone", "patterns", "datasets", "paper", "origin"), _tasks),
-    "cells": (("task", "dataset", "backbone", "pattern", "attention"), _cells),
+    "cells": (("task", "dataset", "backbone", "pattern", "attention"), runnable_cells),
 }
 """Columns and rows of each table; those of cells are counted unless they are printed as CSV."""
 

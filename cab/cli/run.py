@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from cab.cli.run_help import help_text
+from cab.cli.score import print_verdict
+from cab.cli.status import print_statuses
 from cab.cli.terminal import log_to_terminal
 from cab.config.hydra_options import refusal, replacement
 from cab.errors import UserError, optional, unknown_name
@@ -20,6 +23,9 @@ from cab.records.identity import distinctions
 from cab.records.record import CELL, Record, Status
 from cab.records.verified import LEGEND, mark_unverified, verdict, verified_codes
 from cab.registry.tables import ADDED, PRESETS, run_defaults
+from cab.results.costs import cost_name
+from cab.results.verdict import cost_texts, frame_of
+from cab.runner.cell import Cell
 from cab.runner.folder import parse_retried
 from cab.runner.processes import find_processes
 from cab.runner.suite import requests_tuning, suite_sweeps, tuned_sweeps
@@ -53,8 +59,6 @@ def run(arguments: list[str]) -> int:
     processes = find_processes()
     log_to_terminal(logging.INFO if processes.is_first else logging.ERROR, "%(message)s", force=True)
     if "-h" in arguments or "--help" in arguments:
-        from cab.cli.run_help import help_text
-
         print(help_text(arguments))
         return 0
     flags, overrides = _parse(arguments)
@@ -83,8 +87,6 @@ def run(arguments: list[str]) -> int:
         option = "--cfg" if flags.cfg else "--explain"
         raise UserError(f"{option} prints one configuration: remove -m, suite= and --dry-run")
     if flags.cfg:
-        from cab.runner.cell import Cell
-
         config = compose(sweeps[0])
         cell = Cell.from_config(config)  # refuses what a run refuses
         if config["preset"] not in PRESETS or any(override.startswith("task.") for override in sweeps[0]):
@@ -112,9 +114,6 @@ def run(arguments: list[str]) -> int:
         records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
         _print_records(records, report, is_sweep=is_sweep)
         if suite is not None and not is_table:
-            from cab.cli.score import print_verdict
-            from cab.results.verdict import frame_of
-
             frame = frame_of(records)
             for name in dict.fromkeys(str(record.cell["attention"]) for record in records):
                 print_verdict(name, frame)
@@ -145,7 +144,6 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
     """Rerun the runs of a results folder that have one of the statuses, and print the status of all."""
-    from cab.cli.status import print_statuses
     from cab.runner.launch import retry_cells  # imports torch
 
     results_dir = user_path(overrides[-1].removeprefix(RESULTS_DIR) if overrides else run_defaults()["results_dir"])
@@ -160,8 +158,6 @@ def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
 def _print_costs(records: Iterable[Record], *, measures: bool) -> None:
     """Print state and cost of each attention and pattern, each when it is known; measure those that are not."""
     from cab.efficiency.own import measure_cost_of, measure_state_of
-    from cab.results.costs import cost_name
-    from cab.results.verdict import cost_texts
 
     finished = [record for record in records if record.status is Status.FINISHED]
     subjects = {(cost_name(run.cell["attention"]), run.cell["pattern"], run.attention_code): run for run in finished}
