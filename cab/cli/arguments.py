@@ -11,12 +11,11 @@ from cab.cli.terminal import print_note
 from cab.errors import EXAMPLE_COMMAND, UserError
 from cab.patterns import Pattern
 from cab.records.names import MIXED
-from cab.results.load import DEFAULT_DIR
+from cab.results.guards import of_one_data, select
+from cab.results.load import DEFAULT_DIR, Loaded, load
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from cab.results.load import Loaded
 
 MOST_NOTES = 20
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,8 +88,6 @@ def add_results_arguments(parser: argparse.ArgumentParser) -> None:
 
 def valid_results(args: argparse.Namespace, *, with_reference: bool = False) -> Loaded:
     """Return the frame and the messages about skipped records; UserError if there are no results."""
-    from cab.results.load import load
-
     loaded = load(args.results, accept_code=args.accept_code, with_reference=with_reference)
     if loaded.frame.empty:
         sources = ", ".join(map(str, args.results))
@@ -100,8 +97,6 @@ def valid_results(args: argparse.Namespace, *, with_reference: bool = False) -> 
 
 def selected_results(args: argparse.Namespace) -> pd.DataFrame:
     """Return the results that match the filters, of one version of the data in each place."""
-    from cab.results.guards import of_one_data, select
-
     names = {"preset": args.preset, "patterns": args.pattern, "tasks": args.task, "datasets": args.dataset}
     return of_one_data(select(valid_results(args).frame, **names, latest=args.latest_version))
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import importlib
 
+import shtab
+
+from cab.cli.main import COMMANDS
 from cab.cli.run_help import FILES, file_options
+from cab.data.sources import data_sets
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import CONFIGS
 from cab.runner.suite import SUITES
-
-RUN_FLAGS = ("-m", "--dry-run", "--explain", "--no-cost", "--retry", "--cfg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import shtab
-
     print(shtab.complete(_parser(), args.shell))
     if args.shell == "bash":
         print('COMP_WORDBREAKS="${COMP_WORDBREAKS//=}"  # an override is one word')
@@ -29,9 +29,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     """Return a parser of all commands, whose positional arguments have the registered names as choices."""
-    from cab.cli.main import COMMANDS
-    from cab.data.sources import data_sets
-
     names = {"attentions": ATTENTIONS.names(), "names": list(data_sets())}
     names["attention"] = names["attentions"]
     registered = [*ATTENTIONS.names(), *BACKBONES.names(), *TASKS.names()]
@@ -40,12 +37,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = program.add_subparsers()
     for name, text in COMMANDS.items():
         parser = commands.add_parser(name, help=text)
+        importlib.import_module(f"cab.cli.{name}").add_arguments(parser)
         if name == "run":
-            for flag in RUN_FLAGS:
-                parser.add_argument(flag, action="store_true")
             parser.add_argument("overrides", nargs="*", choices=overrides())
-        else:
-            importlib.import_module(f"cab.cli.{name}").add_arguments(parser)
         actions = list(parser._actions)
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):

@@ -14,7 +14,6 @@ from cab.errors import UserError
 from cab.files.disk import check_writable
 from cab.files.text_table import ABSENT, print_rows
 
-COLUMNS = ("data", "state", "size", "tasks", "download", "path", "license", "license_notes", "source", "title")
 IN_TABLE = ("data", "state", "size", "tasks", "download", "license")
 PARAGRAPH = """\
 {data}: {title}
@@ -93,37 +92,37 @@ def _download(data: DataSet, root: Path, source: str | None, overrides: list[str
 
 
 def _list(chosen: list[DataSet], root: Path | None, *, as_csv: bool) -> None:
-    rows = [dict(zip(COLUMNS, _row(data, root), strict=True)) for data in chosen or data_sets().values()]
+    rows = [_row(data, root) for data in chosen or data_sets().values()]
     if chosen and not as_csv:
         print("\n".join(PARAGRAPH.format(**row) for row in rows), end="")
         return
-    columns = COLUMNS if as_csv else IN_TABLE
+    columns = tuple(rows[0]) if as_csv else IN_TABLE
     print_rows([columns, *([row[name] for name in columns] for row in rows)], as_csv=as_csv, align="llrl", width=100)
     if not as_csv:
         print(f"\n{LIST_END}")
 
 
-def _row(data: DataSet, root: Path | None) -> list[str]:
+def _row(data: DataSet, root: Path | None) -> dict[str, str]:
     inventory = None if root is None else take_inventory(data, root)
-    return [
-        data.name,
-        ABSENT if inventory is None else inventory.state,
-        "unknown" if data.disk_bytes is None else _readable_size(data.disk_bytes),
-        " ".join(data.tasks),
-        "manual download" if data.by_hand else "without registration",
-        str(Path("DATA", data.folders[0]) if inventory is None else inventory.folder),
-        data.license,
-        data.license_notes,
-        data.homepage,
-        data.title,
-    ]
+    return {
+        "data": data.name,
+        "state": ABSENT if inventory is None else inventory.state,
+        "size": "unknown" if data.disk_bytes is None else _readable_size(data.disk_bytes),
+        "tasks": " ".join(data.tasks),
+        "download": "manual download" if data.by_hand else "without registration",
+        "path": str(Path("DATA", data.folders[0]) if inventory is None else inventory.folder),
+        "license": data.license,
+        "license_notes": data.license_notes,
+        "source": data.homepage,
+        "title": data.title,
+    }
 
 
 def _readable_size(count: int) -> str:
-    unit, scale, decimals = next(
-        (unit for unit in (("GB", 1e9, 1), ("MB", 1e6, 1)) if count >= unit[1]), ("kB", 1e3, 0)
-    )
-    return f"{count / scale:.{decimals}f} {unit}"
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count / 1e3:.0f} kB"
 
 
 def _verify(chosen: list[DataSet], root: Path, *, as_csv: bool) -> int:

@@ -11,13 +11,18 @@ import argparse
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cab.cli.main import main
 from cab.cli.terminal import log_to_terminal
 from cab.files.disk import check_writable
-
-if TYPE_CHECKING:
-    from cab.records.record import Record
+from cab.records.files import REFERENCE_DIRS
+from cab.records.record import Record
+from cab.results.cells import suite_cells
+from cab.results.guards import select
+from cab.results.load import load_results
+from cab.results.retained import gains_table
+from cab.results.statistics import student_quantile
+from cab.runner.suite import suite_sweeps
 
 REHEARSED = ("pattern=NC,CS", "task=lstf,pcc,sum", "attention=vanilla,abc,local,cosformer")
 """The part of `cab run suite=paper` that is rehearsed: NC is complete, so it has an index."""
@@ -44,10 +49,8 @@ def run(args: argparse.Namespace) -> int:
     check_writable(args.out, "--out")
     print(QUESTION, flush=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as for the reference; torch reads it when it is imported
-    from cab.cli.main import main
     from cab.config.compose import check_overrides
     from cab.runner.launch import run_sweeps
-    from cab.runner.suite import suite_sweeps
 
     log_to_terminal(logging.WARNING, "%(message)s", force=True)  # the terminal has a progress bar
     out = f"results_dir={args.out}"
@@ -73,8 +76,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_table(folder: Path) -> None:
     """Print the rehearsed part of Table 3: the attentions of the table with own results."""
-    from cab.results.guards import select
-    from cab.results.load import load_results
     from cab.results.table3 import side_by_side, tables
 
     frame = side_by_side(select(load_results(folder), preset="smoke"))
@@ -88,12 +89,6 @@ def _print_check(record: Record) -> bool:
 
     A score is expected within the 95% prediction interval of a new seed, or within 0.02.
     """
-    from cab.records.files import REFERENCE_DIRS
-    from cab.results.cells import suite_cells
-    from cab.results.load import load_results
-    from cab.results.retained import gains_table
-    from cab.results.statistics import student_quantile
-
     [cell] = [cell for cell in suite_cells() if cell.key == CHECKED]
     gains = gains_table(load_results(REFERENCE_DIRS))
     is_checked = (gains[["task", "backbone", "pattern", "attention"]] == [*CHECKED, "vanilla"]).all(axis=1)

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 
 from cab.cli.arguments import add_pattern
 from cab.cli.terminal import print_note
+from cab.efficiency.cost import Cost, write_costs
 from cab.errors import UserError
 from cab.files.disk import check_writable, replacing
 from cab.patterns import Pattern
 
 if TYPE_CHECKING:
     from cab.efficiency.benchmark import Plan
-    from cab.efficiency.cost import Cost
     from cab.efficiency.subjects import AttentionSubject
 
 PHASES = ("forward", "forward+backward", "prefill", "decode", "decode-graph")
@@ -83,7 +83,6 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         check_writable(args.plot, "--plot")
     from cab.efficiency.benchmark import measure
-    from cab.efficiency.cost import write_costs
     from cab.efficiency.machine import refuse_when_shared
     from cab.efficiency.report import tables
 

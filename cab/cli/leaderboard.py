@@ -12,7 +12,11 @@ from cab.cli.terminal import print_note
 from cab.files.disk import check_writable
 from cab.patterns import pattern_rank
 from cab.records.files import REFERENCE_DIRS
+from cab.results.costs import load_costs, read_costs
+from cab.results.formats import markdown
+from cab.results.guards import first_reference, in_index
 from cab.results.load import DEFAULT_DIR
+from cab.results.table import Table, write_csv
 
 if TYPE_CHECKING:
     from cab.results.leaderboard import Board
@@ -45,12 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from cab.results.costs import load_costs, read_costs
-    from cab.results.guards import first_reference, in_index
     from cab.results.index import PRINTED
     from cab.results.leaderboard import index_boards, leaderboard_csv, records_csv
     from cab.results.suite_board import suite_csv, suite_of
-    from cab.results.table import write_csv
 
     is_page = args.format == "page"
     if args.figures or is_page:
@@ -94,10 +95,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _tables(boards: Sequence[Board], suite: Suite | None, args: argparse.Namespace) -> Iterator[str]:
     """Yield the board of the suite, and a table per pattern of compared results, in Markdown or LaTeX."""
-    from cab.results.formats import markdown
     from cab.results.leaderboard import compared, pattern_table
     from cab.results.suite_board import board_table, main_sentence
-    from cab.results.table import Table
 
     is_latex = args.format == "latex"
     shown = Table.to_latex if is_latex else Table.to_markdown

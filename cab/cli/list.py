@@ -8,7 +8,7 @@ import re
 import shutil
 import textwrap
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from cab.errors import UserError
@@ -21,9 +21,10 @@ from cab.registry.tables import decode_state_size
 from cab.results.card import Card, card
 from cab.results.formats import markdown
 from cab.results.table import Table
+from cab.runner.cell import runnable_cells
 
 log = logging.getLogger("cab")
-Rows = list[dict[str, str]]
+Rows = Iterable[tuple[str, ...]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,27 +45,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     width = shutil.get_terminal_size((100, 24)).columns
-    tables = {"attentions": _attentions, "backbones": _backbones, "tasks": _tasks, "cells": _cells}
-    if args.entry not in tables:
+    if args.entry not in TABLES:
         if args.csv:
-            raise UserError(f"--csv applies to {', '.join(tables)}, not to the card of '{args.entry}'; omit it")
+            raise UserError(f"--csv applies to {', '.join(TABLES)}, not to the card of '{args.entry}'; omit it")
         shown = card(args.entry)
         print(_markdown(shown) if args.markdown else _text(shown, width))
         return 0
     if args.markdown:
         raise UserError("--markdown applies to the card of a NAME, not to a table; omit it, or use --csv")
-    rows = tables[args.entry]()
+    names, read = TABLES[args.entry]
+    rows = read()
+    if not args.csv and args.entry == "cells":
+        names = (*names[:-1], "attentions")
+        rows = [(*cell, str(count)) for cell, count in Counter(row[:-1] for row in rows).items()]
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
     if not args.csv:
-        rows = _counted(rows) if args.entry == "cells" else [{k: row[k] for k in row if k != "origin"} for row in rows]
-    table = Table.of({name: [row[name] for row in rows] for name in rows[0]})
+        columns.pop("origin", None)
+    table = Table.of(columns)
     print(table.to_csv() if args.csv else f"{table.to_text(width)}\n", end="")
     return 0
 
 
 def _attentions() -> Rows:
-    names = "attention", "patterns", "complexity", "state", "paper", "origin"
-    rows = ((a.name, _names(a.patterns), a.complexity, _state(a), a.paper, a.origin) for a in ATTENTIONS)
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    return ((a.name, a.supported, a.complexity, _state(a), a.paper, a.origin) for a in ATTENTIONS)
 
 
 def _state(entry: AttentionEntry) -> str:
@@ -76,39 +79,25 @@ def _state(entry: AttentionEntry) -> str:
 
 
 def _backbones() -> Rows:
-    """Return a row per backbone, with the patterns in which a task tests it."""
-    rows = []
+    """Yield a row per backbone, with the patterns in which a task tests it."""
     for entry in BACKBONES:
         tested = {pattern for task in TASKS for pattern in task.backbones.get(entry.name, ())}
-        patterns = _names(pattern for pattern in Pattern if pattern in tested)
-        rows.append({"backbone": entry.name, "patterns": patterns, "paper": entry.paper, "origin": entry.origin})
-    return rows
+        yield entry.name, " ".join(pattern for pattern in Pattern if pattern in tested), entry.paper, entry.origin
 
 
 def _tasks() -> Rows:
-    names = "task", "backbone", "patterns", "datasets", "paper", "origin"
-    return [
-        dict(zip(names, (t.name, name, _names(patterns), " ".join(t.datasets), t.paper, t.origin), strict=True))
-        for t in TASKS
-        for name, patterns in t.backbones.items()
-    ]
+    for task in TASKS:
+        for backbone, patterns in task.backbones.items():
+            yield task.name, backbone, " ".join(patterns), " ".join(task.datasets), task.paper, task.origin
 
 
-def _cells() -> Rows:
-    from cab.runner.cell import runnable_cells
-
-    names = "task", "dataset", "backbone", "pattern", "attention"
-    return [dict(zip(names, cell, strict=True)) for cell in runnable_cells()]
-
-
-def _counted(rows: Rows) -> Rows:
-    """Return the rows of cells with the number of their attentions instead of one row per attention."""
-    counts = Counter(tuple(row.items())[:-1] for row in rows)
-    return [{**dict(cell), "attentions": str(count)} for cell, count in counts.items()]
-
-
-def _names(patterns: Iterable[Pattern]) -> str:
-    return " ".join(map(str, patterns))
+TABLES: dict[str, tuple[tuple[str, ...], Callable[[], Rows]]] = {
+    "attentions": (("attention", "patterns", "complexity", "state", "paper", "origin"), _attentions),
+    "backbones": (("backbone", "patterns", "paper", "origin"), _backbones),
+    "tasks": (("task", "backbone", "patterns", "datasets", "paper", "origin"), _tasks),
+    "cells": (("task", "dataset", "backbone", "pattern", "attention"), runnable_cells),
+}
+"""Columns and rows of each table; those of cells are counted unless they are printed as CSV."""
 
 
 # --- cards ------------------------------------------------------------------------------------------------------------

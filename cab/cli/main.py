@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
@@ -141,8 +142,6 @@ def _dispatch(argv: list[str]) -> int:
         print(_help())
         return 0
     if name == "--version":
-        from importlib.metadata import version
-
         print(f"cab {version('cab-benchmark')}")
         return 0
     if name not in COMMANDS:

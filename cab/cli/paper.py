@@ -20,7 +20,9 @@ from cab.cli.arguments import add_accept_code, add_pattern, print_notes, results
 from cab.errors import UserError
 from cab.files.disk import check_writable
 from cab.files.text_table import number, print_csv, print_rows, text_table
+from cab.results.guards import select
 from cab.results.published import COSTS, NORMS, RESULTS, PaperTable, paper_tables
+from cab.results.table import write_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,8 +144,6 @@ def _print_table(table: PaperTable, args: argparse.Namespace) -> None:
 
     results, files = NO_RESULTS, []
     if table.reads == RESULTS and args.results:
-        from cab.results.guards import select
-
         results = select(valid_results(args).frame, preset=args.preset, patterns=args.pattern)
     elif table.reads:
         files = args.results
@@ -243,7 +243,5 @@ def _gradients(subject: Subject, args: argparse.Namespace) -> None:
 def _write(folder: Path | None, name: str, table: Sequence[Mapping[str, Any]]) -> None:
     if folder is not None:
         import pandas as pd
-
-        from cab.results.table import write_csv
 
         write_csv(pd.DataFrame(table), folder / f"{name}.csv")

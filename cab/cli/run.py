@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from cab.cli.run_help import help_text
+from cab.cli.score import print_verdict
+from cab.cli.status import print_statuses
 from cab.cli.terminal import log_to_terminal
 from cab.config.hydra_options import refusal, replacement
 from cab.errors import UserError, optional, unknown_name
@@ -20,8 +23,12 @@ from cab.records.identity import distinctions
 from cab.records.record import CELL, Record, Status
 from cab.records.verified import LEGEND, mark_unverified, verdict, verified_codes
 from cab.registry.tables import ADDED, PRESETS, run_defaults
+from cab.results.costs import cost_name
+from cab.results.verdict import cost_texts, frame_of
+from cab.runner.cell import Cell
 from cab.runner.folder import parse_retried
 from cab.runner.processes import find_processes
+from cab.runner.suite import requests_tuning, suite_sweeps, tuned_sweeps
 
 if TYPE_CHECKING:
     from cab.runner.report import Report
@@ -34,13 +41,24 @@ ALWAYS_NAMED = ("attention", "seed")
 """Columns that a table of runs always has, even if all values are equal."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags, without the overrides, which Hydra parses."""
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("-v", "--verbose", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--retry")
+    parser.add_argument("-c", "--cfg")
+    parser.add_argument("--config", type=user_path)
+    parser.add_argument("-cd", "--config-dir")
+    parser.add_argument("--explain", action="store_true")
+    parser.add_argument("--no-cost", action="store_true")
+
+
 def run(arguments: list[str]) -> int:
     """Run the configurations that the overrides name; return 0 if every one that can run has its result."""
     processes = find_processes()
     log_to_terminal(logging.INFO if processes.is_first else logging.ERROR, "%(message)s", force=True)
     if "-h" in arguments or "--help" in arguments:
-        from cab.cli.run_help import help_text
-
         print(help_text(arguments))
         return 0
     flags, overrides = _parse(arguments)
@@ -56,7 +74,9 @@ def run(arguments: list[str]) -> int:
         from cab.config.files import with_files
 
         overrides = with_files(overrides, flags.config)
-    suite, tunes = _suite_of(overrides)
+    suite, tunes = suite_sweeps(overrides), requests_tuning(overrides)
+    if tunes and suite is None:
+        raise UserError("tune=true chooses learning rates for the cells of a suite; add suite=core")
     flags.multirun = flags.multirun or suite is not None
     from cab.config.compose import check_overrides, compose
     from cab.files.cache import report_waiting
@@ -67,8 +87,6 @@ def run(arguments: list[str]) -> int:
         option = "--cfg" if flags.cfg else "--explain"
         raise UserError(f"{option} prints one configuration: remove -m, suite= and --dry-run")
     if flags.cfg:
-        from cab.runner.cell import Cell
-
         config = compose(sweeps[0])
         cell = Cell.from_config(config)  # refuses what a run refuses
         if config["preset"] not in PRESETS or any(override.startswith("task.") for override in sweeps[0]):
@@ -83,8 +101,6 @@ def run(arguments: list[str]) -> int:
         print(text_table(["setting", "value", "default", "source"], settings, align="l"))
         return 0
     if tunes:
-        from cab.runner.suite import tuned_sweeps
-
         if flags.dry_run:
             raise UserError("--dry-run cannot plan tune=true, whose final runs depend on its grid; remove tune=true")
         sweeps = tuned_sweeps(sweeps)
@@ -98,9 +114,6 @@ def run(arguments: list[str]) -> int:
         records = [outcome.record for outcome in report.outcomes if outcome.record is not None]
         _print_records(records, report, is_sweep=is_sweep)
         if suite is not None and not is_table:
-            from cab.cli.score import print_verdict
-            from cab.results.verdict import frame_of
-
             frame = frame_of(records)
             for name in dict.fromkeys(str(record.cell["attention"]) for record in records):
                 print_verdict(name, frame)
@@ -112,15 +125,7 @@ def run(arguments: list[str]) -> int:
 def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Split flags from overrides; raise UserError for an unknown flag."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("-m", "--multirun", action="store_true")
-    parser.add_argument("-v", "--verbose", action="store_true")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--retry")
-    parser.add_argument("-c", "--cfg")
-    parser.add_argument("--config", type=user_path)
-    parser.add_argument("-cd", "--config-dir")
-    parser.add_argument("--explain", action="store_true")
-    parser.add_argument("--no-cost", action="store_true")
+    add_arguments(parser)
     for name in (argument.partition("=")[0] for argument in arguments if argument.startswith("-")):
         if replacement(name):
             raise refusal(name)
@@ -137,21 +142,8 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     return flags, overrides
 
 
-def _suite_of(overrides: Sequence[str]) -> tuple[list[list[str]] | None, bool]:
-    """Return the sweeps of ``suite=``, or None without it, and whether ``tune=true`` is set."""
-    if {"suite", "tune"}.isdisjoint(override.partition("=")[0] for override in overrides):
-        return None, False
-    from cab.runner.suite import requests_tuning, suite_sweeps
-
-    suite, tunes = suite_sweeps(overrides), requests_tuning(overrides)
-    if tunes and suite is None:
-        raise UserError("tune=true chooses learning rates for the cells of a suite; add suite=core")
-    return suite, tunes
-
-
 def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
     """Rerun the runs of a results folder that have one of the statuses, and print the status of all."""
-    from cab.cli.status import print_statuses
     from cab.runner.launch import retry_cells  # imports torch
 
     results_dir = user_path(overrides[-1].removeprefix(RESULTS_DIR) if overrides else run_defaults()["results_dir"])
@@ -166,8 +158,6 @@ def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
 def _print_costs(records: Iterable[Record], *, measures: bool) -> None:
     """Print state and cost of each attention and pattern, each when it is known; measure those that are not."""
     from cab.efficiency.own import measure_cost_of, measure_state_of
-    from cab.results.costs import cost_name
-    from cab.results.verdict import cost_texts
 
     finished = [record for record in records if record.status is Status.FINISHED]
     subjects = {(cost_name(run.cell["attention"]), run.cell["pattern"], run.attention_code): run for run in finished}
@@ -223,7 +213,7 @@ def _print_records(records: Sequence[Record], report: Report, *, is_sweep: bool)
         for record in records:
             tasks.setdefault(str(record.cell["task"]), []).append(record)
         print("\n\n".join(map(_task_table, tasks.values())) if is_sweep else _cell_table(records[0]))
-        if any(map(_is_unverified, records)):
+        if any(verdict(record, verified_codes()) == "no" for record in records):
             log.warning("%s", LEGEND)
     elif report.expected == 0 and not report.failures:
         raise UserError(f"nothing can run: {'; '.join(dict.fromkeys(report.left_out)) or 'no configuration'}")
@@ -267,11 +257,7 @@ def _task_table(records: Sequence[Record]) -> str:
 
 
 def _signed_name(record: Record) -> str:
-    return mark_unverified(str(record.cell["attention"]), "no" if _is_unverified(record) else "")
-
-
-def _is_unverified(record: Record) -> bool:
-    return verdict(record, verified_codes()) == "no"
+    return mark_unverified(str(record.cell["attention"]), verdict(record, verified_codes()))
 
 
 def _number(value: float | None) -> str:

@@ -34,9 +34,15 @@ from cab.errors import UserError, unknown_name
 from cab.files.disk import listed, sanitize_text
 from cab.files.text_table import print_csv
 from cab.records.files import REFERENCE_DIRS
+from cab.records.names import PLACE
+from cab.results.cells import ANCHORS
 from cab.results.formats import Cell, Fields, gain, mean
-from cab.results.load import DEFAULT_DIR, PUBLISHED
+from cab.results.load import DEFAULT_DIR, PUBLISHED, load, runs_of
+from cab.results.retained import gains_order, gains_table, suite_runs, warn_unscored
+from cab.results.summarize import metrics_table, verification_notes
 from cab.results.table import Table, legend
+from cab.results.validity import NOT_JUDGED, YES, checks_frame, missing_evidence
+from cab.results.verdict import is_named, judge_attentions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,9 +117,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_metrics(frame: pd.DataFrame, args: argparse.Namespace) -> None:
-    from cab.records.names import PLACE
-    from cab.results.summarize import metrics_table, verification_notes
-
     table = metrics_table(frame)
     if args.csv:
         print_csv(table)
@@ -146,8 +149,6 @@ def _metric_table(place: Any, table: pd.DataFrame) -> Table:
 
 
 def _print_gains(frame: pd.DataFrame, args: argparse.Namespace) -> None:
-    from cab.results.retained import gains_order, gains_table
-
     gains = gains_order(frame) if args.show == "pairwise" else gains_table(frame)
     if args.csv:
         print_csv(gains)
@@ -179,7 +180,6 @@ def _print_index(frame: pd.DataFrame, args: argparse.Namespace) -> None:
 
     from cab.results.index import benefit_of_attention, order_table, scores_by_source
     from cab.results.index_tables import index_tables, named_members, notes_on
-    from cab.results.summarize import verification_notes
 
     scored = scores_by_source(frame, normalization=args.normalization, tasks=args.task or (), partial=args.partial)
     made = {
@@ -213,10 +213,6 @@ def _frame_with(name: str, folders: list[Path] | None) -> pd.DataFrame:
 
     Without folders, it is that of the user's results, or else of the reference results alone.
     """
-    from cab.results.cells import ANCHORS
-    from cab.results.load import load, runs_of
-    from cab.results.verdict import is_named
-
     known: dict[str, None] = {}
     for group in [folders] if folders else [[DEFAULT_DIR] if DEFAULT_DIR.is_dir() else [], list(REFERENCE_DIRS)]:
         frame = load(group, with_reference=True).frame
@@ -231,9 +227,6 @@ def _frame_with(name: str, folders: list[Path] | None) -> pd.DataFrame:
 
 def print_verdict(name: str, frame: pd.DataFrame) -> None:
     """Print the verdict on an attention per pattern."""
-    from cab.results.cells import ANCHORS
-    from cab.results.verdict import judge_attentions
-
     if name in ANCHORS:
         print(f"\n{name} is an anchor of the suite: its K is 100 (vanilla) or 0 (none) by definition")
         return
@@ -247,10 +240,6 @@ def print_verdict(name: str, frame: pd.DataFrame) -> None:
 
 def _check(folders: Iterable[Path], *, as_csv: bool) -> int:
     """Return 1 if a cell does not measure attention, a core cell does not grade, or the suite lacks evidence."""
-    from cab.results.load import load
-    from cab.results.retained import suite_runs, warn_unscored
-    from cab.results.validity import NOT_JUDGED, YES, checks_frame, missing_evidence
-
     runs = suite_runs(load(folders).frame)
     if all(runs["reason"]):
         places = " ".join(map(str, folders))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import dataclasses
 import faulthandler
 import shutil
@@ -14,13 +13,21 @@ from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+from xml.etree import ElementTree
+
+from tqdm import tqdm
 
 from cab.cli.arguments import add_pattern
 from cab.cli.terminal import print_note
 from cab.errors import UserError
-from cab.files.disk import check_writable, sanitize_csv_cell, sanitize_text
+from cab.files.disk import check_writable, sanitize_text
 from cab.files.text_table import print_rows
+from cab.records import verified
 from cab.registry.names import is_file, is_stack
+from cab.registry.program import code_of
+from cab.registry.registries import ATTENTIONS
+from cab.registry.specs import by_part
+from cab.registry.stacks import COMPLEXITIES, StackEntry
 
 if TYPE_CHECKING:
     from cab.patterns import Pattern
@@ -53,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flag("--compile", help="also check for graph breaks under torch.compile (slow)")
     parser.add_argument(
         "--complexity",
-        choices=("1", "n", "n log n", "n sqrt n", "n^2"),
+        choices=COMPLEXITIES,
         help="expected growth in time and memory of a class that is not registered",
     )
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
@@ -78,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
     if args.list_checks:
         _list_checks(as_csv=args.csv)
         return 0
-    checks = select_checks(_words(args.checks) or None, quick=args.quick)
+    words = " ".join(args.checks).replace(",", " ").split()
+    checks = select_checks(words or None, quick=args.quick)
     if args.compile:
         checks += [check for check in select_checks(["compile"]) if check not in checks]
     if args.junit is not None:
@@ -139,9 +147,6 @@ def _results(
     Without a row per check, there is one line per group: of every group if the subject ``is_alone``, or of those with
     failed checks. A stack with a failed part is recorded as not verified (``may_pass``).
     """
-    from tqdm import tqdm
-
-    from cab.records.verified import remembered
     from cab.verification import run_checks
     from cab.verification.check import CHECKS
 
@@ -169,7 +174,7 @@ def _results(
         if not args.csv and ((is_alone and not args.record) or not all(row.passed for row in rows)):
             _print(out, f"{'' if is_alone else f'{title}  '}{group:<16}{_group_text(rows, errors)}")
     if not args.checks and args.device == "cpu" and not args.seed and not subject.options:
-        _note(args.record or remembered(), subject, results, quick=args.quick, may_pass=may_pass)
+        _note(args.record or verified.remembered(), subject, results, quick=args.quick, may_pass=may_pass)
     return results
 
 
@@ -189,8 +194,6 @@ def _group_text(rows: Sequence[CheckResult], errors: set[str]) -> str:
 
 def _print(out: TextIO, text: str) -> None:
     """Print a line above the progress bar."""
-    from tqdm import tqdm
-
     with contextlib.redirect_stdout(out):
         tqdm.write(sanitize_text(text))
     out.flush()
@@ -198,18 +201,13 @@ def _print(out: TextIO, text: str) -> None:
 
 def _print_row(out: TextIO, row: Sequence[str]) -> None:
     """Print a line of CSV immediately: a module may crash the process in the next check."""
-    csv.writer(out, lineterminator="\n").writerow(map(sanitize_csv_cell, row))
+    with contextlib.redirect_stdout(out):
+        print_rows([row], as_csv=True)
     out.flush()
-
-
-def _words(arguments: Sequence[str]) -> list[str]:
-    return [word for argument in arguments for word in argument.replace(",", " ").split()]
 
 
 def _write_junit(path: Path, results: Sequence[CheckResult]) -> None:
     """Write one test case per check, which services of continuous integration show."""
-    from xml.etree import ElementTree
-
     failures = str(sum(not result.passed for result in results))
     suite = ElementTree.Element("testsuite", name="cab verify", tests=str(len(results)), failures=failures)
     for result in results:
@@ -231,8 +229,6 @@ def _list_checks(*, as_csv: bool) -> None:
 
 def _check_record(args: argparse.Namespace) -> None:
     """Raise UserError for options that a row does not record, or a file with other columns."""
-    from cab.records import verified
-
     if args.checks or args.device != "cpu" or args.seed or any(map(_is_option, args.attentions)):
         raise UserError(
             "--record requires all checks with seed 0 and default options on a CPU: remove --checks, --seed, --device "
@@ -245,12 +241,10 @@ def _check_record(args: argparse.Namespace) -> None:
 
 def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[Subject]:
     """Return the subjects whose row is missing, or written by other code, checks or torch."""
-    from cab.records.verified import read_rows
-
-    rows = {(row.attention, row.pattern): row for row in read_rows(args.record)}
+    rows = {(row.attention, row.pattern): row for row in verified.read_rows(args.record)}
     pending = []
     for subject in subjects:
-        row = rows.get((subject.name, str(subject.pattern)))
+        row = rows.get((subject.name, subject.pattern))
         if row is None or not row.holds(subject.cls, quick=args.quick):
             pending.append(subject)
     print_note(f"{len(subjects) - len(pending)} are already verified, {len(pending)} to verify")
@@ -259,7 +253,6 @@ def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[
 
 def _subjects(args: argparse.Namespace, patterns: Sequence[Pattern]) -> Iterator[Subject]:
     """Yield every attention in every pattern to verify; user errors are raised before the first check runs."""
-    from cab.registry.specs import by_part
     from cab.verification.foreign import parse_options
     from cab.verification.suite import subject_of
 
@@ -290,18 +283,13 @@ def _with_parts(
     target: str, patterns: Sequence[Pattern], options: list[str]
 ) -> Iterator[tuple[str, Sequence[Pattern], list[str]]]:
     """Yield a name, patterns and options; before those of a stack its parts, where these are not verified."""
-    from cab.records.verified import is_verified
-    from cab.registry.program import code_of
-    from cab.registry.registries import ATTENTIONS
-    from cab.registry.stacks import StackEntry
-
     if is_stack(target):
         stack = ATTENTIONS.get(target)
         assert isinstance(stack, StackEntry)
         patterns = patterns or stack.patterns
         for part in stack.parts.values():
             own = [option.removeprefix(f"{part.label}.") for option in options if option.startswith(f"{part.label}.")]
-            pending = [pattern for pattern in patterns if own or not is_verified(code_of(part.cls), str(pattern))]
+            pending = [pattern for pattern in patterns if own or not verified.is_verified(code_of(part.cls), pattern)]
             if pending:
                 yield part.name, pending, own
             if done := [pattern for pattern in patterns if pattern not in pending]:
@@ -311,7 +299,6 @@ def _with_parts(
 
 def _target(target: str) -> tuple[str | type, Sequence[Pattern], str]:
     """Return what a name means: an attention, its patterns, and the name of a registered class in a file."""
-    from cab.registry.registries import ATTENTIONS
     from cab.verification.foreign import ForeignModule, subject_class
 
     if is_stack(target) or (not is_file(target) and ":" not in target):
@@ -335,7 +322,6 @@ def _check_device(device: str) -> None:
 
 def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, quick: bool, may_pass: bool) -> None:
     """Write the row of a pair, or remove it if a check failed; timing checks do not count."""
-    from cab.records.verified import Row, note
     from cab.verification.check import CHECKS
 
     counted = [result for result in results if not CHECKS[result.check].is_timed]
@@ -343,5 +329,5 @@ def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, qui
     for result in counted:
         group = CHECKS[result.check].group
         reach[group] = max(reach.get(group, 0), result.longest)
-    row = Row.of_today(subject.name, str(subject.pattern), subject.cls, quick=quick, reach=reach)
-    note(record, row, passed=may_pass and all(result.passed for result in counted))
+    row = verified.Row.of_today(subject.name, str(subject.pattern), subject.cls, quick=quick, reach=reach)
+    verified.note(record, row, passed=may_pass and all(result.passed for result in counted))

@@ -7,13 +7,14 @@ what differs. It cannot see data files or environment variables that a module re
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from cab.files.cache import digest_of
+from cab.files.disk import listed
 from cab.registry.program import UNKNOWN, can_change_score, digest_now, is_of_cab
 
 CONFIGURATION = (
@@ -69,8 +70,7 @@ def changed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
 
 def hash_of(configuration: Mapping[str, Any]) -> str:
     """Return the name of a run: 16 hexadecimal digits of the SHA-256 of what differs from the defaults."""
-    text = json.dumps(plain(configuration), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return digest_of(plain(configuration))
 
 
 def other_engine(config: Mapping[str, Any]) -> dict[str, str]:
@@ -79,18 +79,12 @@ def other_engine(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 MOVED = {
-    "cab.registry.build": ("cab.construction", "e19cefbe151935f3"),
-    "cab.registry.stacks": ("cab.construction", "d1ea81fcfbb1a9a8"),
-    "cab.config.run_config": ("cab.recipe", "0fd33af497a47cbf"),
-    "cab.runner.processes": ("cab.runner.processes", "6aba664d8c911f04"),
+    "cab.registry.build": ("e19cefbe151935f3", "cab.construction", "07c07baa26107fd5"),
+    "cab.registry.stacks": ("d1ea81fcfbb1a9a8", "cab.construction", "07c07baa26107fd5"),
+    "cab.config.run_config": ("0fd33af497a47cbf", "cab.recipe", "3a93c5d0a71f207d"),
+    "cab.runner.processes": ("6aba664d8c911f04", "cab.runner.processes", "9de98fcd70861fe1"),
 }
-"""Modules from which code was moved, by their names in records: where it is now, and the digest before the move."""
-SINCE_MOVED = {
-    "cab.construction": "07c07baa26107fd5",
-    "cab.recipe": "3a93c5d0a71f207d",
-    "cab.runner.processes": "9de98fcd70861fe1",
-}
-"""Digests of these modules after the move."""
+"""Modules from which code was moved: the digest before, the module that has the code now, and its digest after."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +105,9 @@ class Program:
         own = {name: digest for name, digest in attention.items() if not is_of_cab(name)}
         modules = {**project, **{name: digest for name, digest in attention.items() if is_of_cab(name)}}
         moved = dict[str, str]()
-        for name, (new, before) in MOVED.items():
-            if name in modules and moved.get(new) in (None, SINCE_MOVED[new]):
-                moved[new] = SINCE_MOVED[new] if modules[name] == before else modules[name]
+        for name, (before, new, after) in MOVED.items():
+            if name in modules and moved.get(new) in (None, after):
+                moved[new] = after if modules[name] == before else modules[name]
         kept = {name: digest for name, digest in modules.items() if can_change_score(name)}
         return cls(own, {**kept, **moved})
 
@@ -196,12 +190,12 @@ def differences(earlier: Identity, now: Identity) -> dict[str, str]:
     Values that one of them lacks are not compared: options were added or removed, data were not read yet. A module that
     only one of them executed does not differ, unless it is of a user's file: the run of the other did not need it.
     """
-    program = earlier.program, now.program.completed(earlier.program)
+    was, has = earlier.program, now.program.completed(earlier.program)
     sizes = [{"trainer.micro_batch_size": each.micro_batch_size} for each in (earlier, now)]
     texts = {
         "configuration": value_changes(earlier.configuration, now.configuration),
-        "attention": _modules(program[0].attention, program[1].attention, is_complete=True),
-        "project": _modules(program[0].project, program[1].project),
+        "attention": listed(changed_modules(was.attention, has.attention, is_complete=True), shown=4),
+        "project": listed(changed_modules(was.project, has.project), shown=4),
         "data": value_changes(earlier.data, now.data, only_shared=not (earlier.data and now.data)),
         "versions": value_changes(earlier.versions, now.versions),
         "micro_batch_size": "" if None in (earlier.micro_batch_size, now.micro_batch_size) else value_changes(*sizes),
@@ -231,12 +225,6 @@ def changed_modules(one: Mapping[str, str], other: Mapping[str, str], *, is_comp
     shared = {name for name in one.keys() & other.keys() if one[name] != other[name] or one[name] == UNKNOWN}
     single = {name for name in one.keys() ^ other.keys() if is_complete or name.endswith(".py") or " reads " in name}
     return sorted(shared | single)
-
-
-def _modules(one: Mapping[str, str], other: Mapping[str, str], *, is_complete: bool = False) -> str:
-    names = changed_modules(one, other, is_complete=is_complete)
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + more
 
 
 def value_changes(earlier: Mapping[str, Any], now: Mapping[str, Any], *, only_shared: bool = True) -> str:

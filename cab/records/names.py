@@ -73,9 +73,7 @@ def _named_code(name: str, programs: Mapping[str, list[Record]]) -> str:
 def _by_place(records: Sequence[Record], names: Sequence[str]) -> _Places:
     places: dict[tuple[Any, ...], list[int]] = {}
     for i in sorted(range(len(records)), key=lambda i: records[i].started, reverse=True):
-        cell = records[i].cell
-        place = (names[i], cell["preset"], *map(cell.__getitem__, COMPARISON_KEY), cell["pattern"])
-        places.setdefault(place, []).append(i)
+        places.setdefault((names[i], *map(records[i].cell.__getitem__, PLACE)), []).append(i)
     return places
 
 
@@ -98,7 +96,8 @@ def _with_settings(records: Sequence[Record], names: list[str]) -> list[str]:
         for group in others:
             own = _settings(records[group[0]])  # an option that only one of them has was added since, or removed
             differing = [name for name in own if name in standard and own[name] != standard[name]]
-            if text := ", ".join(f"{name}={_shown(own[name])}" for name in sorted(differing)):
+            values = {name: "null" if own[name] is None else own[name] for name in sorted(differing)}
+            if text := ", ".join(f"{name}={value}" for name, value in values.items()):
                 if not all(records[i].is_bundled for i in runs):  # the sets of reference results differ by design
                     shown = _place_text(place)
                     log.warning("%s has %d runs with other settings: %s; separate row", shown, len(group), text)
@@ -122,15 +121,10 @@ def _settings(record: Record) -> dict[str, Any]:
     return {name: value for name, value in settings(record.config).items() if name not in others}
 
 
-def _shown(value: Any) -> str:
-    return "null" if value is None else str(value)
-
-
 def _with_names_of_projects(records: Sequence[Record], names: list[str], *, accept_code: bool) -> list[str]:
     """Return the names, followed by the modules of the project that differ from those of the place's newest run."""
-    own = [i for i, record in enumerate(records) if not record.is_bundled]
-    places = _by_place([records[i] for i in own], [names[i] for i in own])
-    cells = {place: [own[i] for i in runs] for place, runs in places.items()}
+    places = _by_place(records, names).items()
+    cells = {place: own for place, runs in places if (own := [i for i in runs if not records[i].is_bundled])}
     _warn_of_versions(records, cells)
     for place, runs in cells.items():
         newest, differing = records[runs[0]].program.modules, dict[str, list[int]]()

@@ -22,10 +22,7 @@ if TYPE_CHECKING:  # commands without a model do not import torch
 
 log = logging.getLogger(__name__)
 
-NOT_COMPARED = (
-    *("name", "dropout", "attention_dropout", "checkpoint_activations", "init_std"),
-    *("vocab_size", "max_length"),
-)
+NOT_COMPARED = "name", "dropout", "attention_dropout", "checkpoint_activations", "init_std", "vocab_size", "max_length"
 """Options of a backbone that can differ between the two trainings: of the learning, or from the data."""
 
 

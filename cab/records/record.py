@@ -28,7 +28,7 @@ from cab.errors import UserError, first_line
 from cab.files.disk import replacing
 from cab.metric import STRICT, Metric
 from cab.records.files import COMMITTED_DIRS, record_path, record_paths, set_lines
-from cab.records.identity import Identity, Program, hash_of
+from cab.records.identity import Identity, Program, flat, hash_of, plain
 from cab.registry.names import is_file
 from cab.registry.program import code_of_modules, joined
 from cab.registry.registries import ATTENTIONS
@@ -142,11 +142,9 @@ class Record(RunMetadata):
         **others: Any,
     ) -> Record:
         """Create the record of a run with a score; ``others`` are the cost and the facts of the engine."""
-        finite: dict[str, Any] = {
-            "baselines": {name: _finite(values) for name, values in baselines.items()},
-            "history": [_finite(entry) for entry in history],
-        }
-        return cls(**vars(about), status=Status.FINISHED, ended=now(), metrics=tuple(metrics), **finite, **others)
+        others["baselines"] = {name: _finite(values) for name, values in baselines.items()}
+        others["history"] = [_finite(entry) for entry in history]
+        return cls(**vars(about), status=Status.FINISHED, ended=now(), metrics=tuple(metrics), **others)
 
     @classmethod
     def failed(cls, about: RunMetadata, *, error: BaseException, metrics: Iterable[Metric], **others: Any) -> Record:
@@ -261,10 +259,6 @@ def records_in(folder: Path, skipped: list[str]) -> list[tuple[Path, Record]]:
         except UserError as error:
             skipped.append(f"skipped: {error}")
             log.warning("%s", skipped[-1])
-    return _by_cell(records)
-
-
-def _by_cell(records: Iterable[tuple[Path, Record]]) -> list[tuple[Path, Record]]:
     return sorted(records, key=lambda pair: ([pair[1].cell[name] for name in CELL], pair[1].started))
 
 
@@ -332,26 +326,18 @@ def _check_consistency(record: Record) -> None:
         raise ValueError(f"its engine is {record.engine!r:.40}, that of its configuration {config['engine']!r:.40}")
     if record.task_version != record.changed.get("task version", 1):
         raise ValueError(f"its version of the task is {record.task_version}, but that is not what its hash is of")
+    values = flat(config)
     for name, value in record.changed.items():
-        if (other := _value_in(config, name, value)) != value:
+        if (other := values.get(name, value)) != value:  # of an option that was renamed since, there is no value
             raise ValueError(f"its {name} is {other!r:.40}, but that is not what its hash is of")
     if record.hash != (digest := hash_of(record.changed)):
         raise ValueError(f"its hash is {record.hash}, that of its configuration {digest}")
 
 
-def _value_in(config: Any, name: str, default: Any) -> Any:
-    """Return the value of a flat name in a configuration, or ``default`` if an option was renamed since."""
-    for part in name.split("."):
-        if not isinstance(config, dict) or part not in config:
-            return default
-        config = config[part]
-    return config
-
-
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``content`` as JSON data with a ``checksum``, which detects manual edits of the file."""
-    plain = json.loads(json.dumps(dict(content)))
-    return plain | {"checksum": checksum_of(plain)}
+    values = plain(dict(content))
+    return {**values, "checksum": checksum_of(values)}
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:

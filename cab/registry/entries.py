@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
 from cab.registry.options import annotations_of, argument_texts, checked_options
-from cab.registry.sources import Location
+from cab.registry.outlines import Location, outline_of
 
 if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
     from cab.attention import Attention  # noqa: F401
@@ -49,8 +49,6 @@ class Entry(Generic[T]):
     def outline(self) -> Any:
         """The class, or its outline as long as nothing has imported torch: signature, annotations and docstrings."""
         if self.imported is None and "torch" not in sys.modules:
-            from cab.registry.outlines import outline_of
-
             return outline_of(self.location.module, self.location.qualname) or self.cls
         return self.cls
 

@@ -126,14 +126,6 @@ class ThirdOf(nn.Module):
         return x.chunk(3, dim=-1)[self.index]
 
 
-class MergedHeads(nn.Identity):
-    """Return the merged heads, of width ``in_features``, themselves; replaces the last projection."""
-
-    def __init__(self, in_features: int) -> None:
-        super().__init__()
-        self.in_features = in_features
-
-
 def use_in_transformers(name: str, **options: Any) -> str:
     """Register an attention with transformers and return its name for ``attn_implementation``.
 
@@ -210,7 +202,8 @@ def bare_attention(name: str, options: Mapping[str, Any], pattern: Pattern, num_
     width = num_heads * head_dim
     attention = build_attention(name, pattern=pattern, embed_dim=width, num_heads=num_heads, **options)
     attention.q_proj, attention.k_proj, attention.v_proj = (ThirdOf(index) for index in range(3))  # type: ignore[assignment]
-    attention.out_proj = MergedHeads(width)  # type: ignore[assignment]
+    attention.out_proj = nn.Identity()  # type: ignore[assignment]  # of the merged heads
+    attention.out_proj.in_features = width
     attention.embed_dim = 3 * width
     return attention
 

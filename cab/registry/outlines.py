@@ -1,7 +1,8 @@
-"""Outlines of classes: their signatures, annotations and docstrings, read without importing torch.
+"""What the source of a plug-in shows without importing it: the names that it registers, and outlines of its classes.
 
-An outline is made from the source of a class by executing its statement, and those that bind the names which the
-statement needs. Names of installed packages, such as ``nn.Module``, are stand-ins.
+An outline has the signature, annotations and docstrings of a class, and does not import torch. It is made by executing
+the statement of the class, and those that bind the names which the statement needs. Names of installed packages, such
+as ``nn.Module``, are stand-ins.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import pkgutil
+import re
 import sys
-from abc import ABCMeta
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -27,43 +30,82 @@ IMPORTED = {*sys.stdlib_module_names, "annotated_types"}
 """Packages that are imported; others are stand-ins, and those of plug-ins outlines."""
 
 
+@dataclass(frozen=True)
+class Location:
+    """Location of a class; with the file, and the line of the first decorator, if it was found in the source."""
+
+    module: str
+    qualname: str
+    file: Path | None = field(default=None, compare=False)
+    line: int = field(default=0, compare=False)
+
+
+def module_specs(name: str) -> Iterator[ModuleSpec]:
+    """Yield the module ``name`` and all its submodules without importing them, packages before their contents."""
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+    waiting = [spec]
+    while waiting:
+        spec = waiting.pop(0)
+        yield spec
+        infos = pkgutil.iter_modules(spec.submodule_search_locations or (), f"{spec.name}.")
+        waiting += [child for info in infos if (child := info.module_finder.find_spec(info.name, None)) is not None]
+
+
+def decorator_calls(spec: ModuleSpec, decorator: str) -> list[tuple[Location, list[Any], dict[str, Any]]] | None:
+    """Return the classes that ``decorator`` registers in a module, with its arguments; None if a use is not literal."""
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return [] if spec.loader is None else None  # a folder without __init__.py; a compiled module
+    source = Path(spec.origin).read_bytes()
+    num_mentions = len(re.findall(rb"\b%s\b" % decorator.encode(), source))
+    if not num_mentions:
+        return []
+    calls = []
+    for statement in ast.parse(source, spec.origin).body:
+        if isinstance(statement, ast.ImportFrom):
+            num_mentions -= sum(alias.name == decorator and alias.asname is None for alias in statement.names)
+        if not isinstance(statement, ast.ClassDef):
+            continue
+        for node in statement.decorator_list:
+            if isinstance(node, ast.Call) and decorator in (getattr(node.func, name, "") for name in ("id", "attr")):
+                num_mentions -= 1
+                location = Location(spec.name, statement.name, Path(spec.origin), statement.decorator_list[0].lineno)
+                try:
+                    args = [ast.literal_eval(argument) for argument in node.args]
+                    calls.append((location, args, {k.arg or "**": ast.literal_eval(k.value) for k in node.keywords}))
+                except ValueError:
+                    return None
+    return None if num_mentions else calls
+
+
 class UnclearError(Exception):
     """What a class needs can only be known by importing its module."""
 
 
-class _AnyAttribute(ABCMeta):
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return cls
-
-    def __bool__(cls) -> bool:
-        if cls is StandIn:
-            raise UnclearError("the truth of a stand-in")
-        return True
-
-    def __str__(cls) -> str:
-        if cls is StandIn:
-            raise UnclearError("the text of a stand-in")
-        return repr(cls)
-
-
-class StandIn(metaclass=_AnyAttribute):
+class StandIn:
     """Stands for anything in an installed package: a module, a base class, a decorator or a constant."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
     def __call__(self, *_: Any, **__: Any) -> Any:
         return self
 
-    def __class_getitem__(cls, _: Any) -> Any:
-        return cls
+    __getitem__ = __or__ = __ror__ = __call__  # a union with an unknown type accepts every value
+
+    def __mro_entries__(self, _: Any) -> tuple[type]:
+        return (StandIn,)
 
     def __bool__(self) -> bool:
-        return bool(StandIn)
+        raise UnclearError("the truth of a stand-in")
 
     def __str__(self) -> str:
-        return str(StandIn)
+        raise UnclearError("the text of a stand-in")
 
 
 def outline_of(module: str, qualname: str) -> type | None:
@@ -140,15 +182,12 @@ def _module(name: str) -> Any:
     package = name.partition(".")[0]
     if package in packages() and name not in sys.modules:
         return _outline(name)
-    return importlib.import_module(name) if package in packages() | IMPORTED else StandIn
+    return importlib.import_module(name) if package in packages() | IMPORTED else StandIn()
 
 
 @functools.cache
 def _outline(name: str) -> _Outline:
-    spec = importlib.util.find_spec(name)
-    if spec is None:
-        raise ModuleNotFoundError(name)
-    return _Outline(spec)
+    return _Outline(next(module_specs(name)))
 
 
 def _unquoted(module: ast.Module) -> ast.Module:
@@ -162,42 +201,34 @@ def _unquoted(module: ast.Module) -> ast.Module:
     return module
 
 
-def _bound_names(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement of a module binds."""
-    if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        yield from (alias.asname or alias.name.partition(".")[0] for alias in statement.names)
-    elif isinstance(statement, (ast.ClassDef, ast.FunctionDef)):
-        yield statement.name
-    elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        names = (node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
-        yield from (node.id for node in names if isinstance(node.ctx, ast.Store))
+def _bound_names(node: ast.AST) -> Iterator[str]:
+    """Yield the names that an import, a definition or an assignment binds."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+        yield node.name
+    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+        yield from (name.id for name in _targets(node) if isinstance(name.ctx, ast.Store))
+
+
+def _targets(assignment: ast.Assign | ast.AnnAssign) -> Iterator[ast.Name]:
+    """Yield the names in the targets of an assignment, also those of which it changes an item or an attribute."""
+    targets = assignment.targets if isinstance(assignment, ast.Assign) else [assignment.target]
+    yield from (node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
 
 
 def _changed_names(statement: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement of a module may bind or change in another way than :func:`_bound_names`."""
-    if isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_for_type_checkers(statement):
+    if isinstance(statement, ast.If) and not statement.orelse and "TYPE_CHECKING" in ast.unparse(statement.test):
         return
     nodes = list(ast.walk(statement))
     yield from (name for node in nodes if isinstance(node, ast.Global) for name in node.names)
     if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         return
-    if isinstance(statement, (ast.Assign, ast.AnnAssign)):  # an item or attribute of a name
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        nodes = [node for target in targets for node in ast.walk(target)]
-        yield from (node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
-        return
-    for node in nodes:
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, (ast.ClassDef, ast.FunctionDef)):
-            yield node.name
-
-
-def _is_for_type_checkers(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and not statement.orelse and "TYPE_CHECKING" in ast.unparse(statement.test)
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        nodes = list(_targets(statement))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}.union(*map(_bound_names, nodes))
+    yield from names.difference(_bound_names(statement))
 
 
 def _needed_names(node: ast.AST) -> Iterator[str]:

@@ -25,13 +25,11 @@ from cab.errors import UserError, exits_as_errors, unknown_name
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry, BackboneEntry, Entry, described
 from cab.registry.names import is_file, is_own_name, is_stack, layers_of, name_of_file
-from cab.registry.sources import Location, decorator_calls, module_specs
+from cab.registry.outlines import Location, decorator_calls, module_specs
 from cab.registry.stacks import compose_stack
 
-if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
-    from cab.attention import Attention
-    from cab.backbone import Backbone
-    from cab.task import Task
+if TYPE_CHECKING:  # used in string annotations only, since cab.task imports torch
+    from cab.task import Task  # noqa: F401
 
 log = logging.getLogger(__name__)
 
@@ -86,21 +84,24 @@ class Registry(Generic[E]):
 
     Args:
         kind: such as ``attention``.
-        base: returns the base class of the registered classes; called with the first class, since it imports torch.
     """
 
-    def __init__(self, kind: str, base: Callable[[], type[Any]]) -> None:
+    def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.base = base
         self.group = f"cab.{kind}s"
         self._entries: dict[str, E] = {}
         self._skipped: list[str] = []
         self._is_read = False
 
+    @property
+    def base(self) -> type[Any]:
+        """The base class of the registered classes, such as ``cab.Attention``, whose module imports torch."""
+        return getattr(importlib.import_module(f"cab.{self.kind}"), self.kind.capitalize())
+
     def add(self, entry: E) -> None:
         """Register ``entry``; UserError if its class has the wrong base class or another class has its name."""
-        if entry.imported is not None and not issubclass(entry.imported, self.base()):
-            base = f"cab.{self.base().__name__}"
+        if entry.imported is not None and not issubclass(entry.imported, self.base):
+            base = f"cab.{self.base.__name__}"
             raise UserError(f"{self.kind} '{entry.name}' ({entry.origin}) must be a subclass of {base}")
         other = self._entries.get(entry.name)
         if other is None:
@@ -190,8 +191,8 @@ class Registry(Generic[E]):
 class AttentionRegistry(Registry[AttentionEntry]):
     """Registry of attentions, which also resolves ``FILE.py:Class`` and composes stacks such as ``gla*3,vanilla``."""
 
-    def __init__(self, kind: str, base: Callable[[], type[Any]]) -> None:
-        super().__init__(kind, base)
+    def __init__(self) -> None:
+        super().__init__("attention")
         self._of_files: dict[tuple[str, str], AttentionEntry] = {}
 
     def get(self, name: str) -> AttentionEntry:
@@ -210,7 +211,7 @@ class AttentionRegistry(Registry[AttentionEntry]):
         from cab.registry.files import load_object  # imports torch
 
         cls = load_object(target)
-        if not isinstance(cls, type) or not issubclass(cls, self.base()):
+        if not isinstance(cls, type) or not issubclass(cls, self.base):
             raise UserError(f"{target} cannot be used in a network: derive it from cab.Attention")
         registered = self.entry_of(cls)
         name = target.rpartition(":")[2]  # a class that a function made has another name of its own
@@ -234,27 +235,9 @@ class AttentionRegistry(Registry[AttentionEntry]):
         return False
 
 
-def _attention() -> type[Attention]:
-    from cab.attention import Attention
-
-    return Attention
-
-
-def _backbone() -> type[Backbone]:
-    from cab.backbone import Backbone
-
-    return Backbone
-
-
-def _task() -> type[Task]:
-    from cab.task import Task
-
-    return Task
-
-
-ATTENTIONS = AttentionRegistry("attention", _attention)
-BACKBONES: Registry[BackboneEntry] = Registry("backbone", _backbone)
-TASKS: Registry[TaskEntry] = Registry("task", _task)
+ATTENTIONS = AttentionRegistry()
+BACKBONES: Registry[BackboneEntry] = Registry("backbone")
+TASKS: Registry[TaskEntry] = Registry("task")
 
 
 # --- decorators ---

@@ -11,7 +11,7 @@ from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry, Entry
 from cab.registry.names import layers_of, stack_name
-from cab.registry.sources import Location
+from cab.registry.outlines import Location
 
 if TYPE_CHECKING:
     from cab.attention import Attention, LayerPosition

@@ -18,6 +18,7 @@ from cab.files.disk import user_path
 from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, TASKS
 from cab.registry.stacks import StackEntry
+from cab.spec import Spec
 
 PRESETS = ("paper", "mini", "smoke")
 """Presets of configs/, the largest first."""
@@ -120,14 +121,11 @@ def tuning_rows(
 
 def attention_label(config: Mapping[str, Any]) -> str:
     """Return the name of an attention in tables, with its options in a configuration that differ from its cell's."""
-    options = config["attention"]
-    name = options["name"]
-    usual = tuned_options(
-        config["task"]["name"], config["backbone"]["name"], config["pattern"], name, preset=config["preset"]
-    )
-    shown = list(_differing({key: value for key, value in options.items() if key != "name"}, usual))
+    attention, place = Spec.of(config["attention"]), (config["task"]["name"], config["backbone"]["name"])
+    usual = tuned_options(*place, config["pattern"], attention.name, preset=config["preset"])
+    shown = list(_differing(attention.options, usual))
     shown += [] if config.get("tuning") is None else ["tuned"]
-    return ATTENTIONS.get(name).label + (f"({', '.join(shown)})" if shown else "")
+    return ATTENTIONS.get(attention.name).label + (f"({', '.join(shown)})" if shown else "")
 
 
 def _differing(options: Mapping[str, Any], usual: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

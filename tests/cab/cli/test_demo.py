@@ -56,7 +56,7 @@ def test_the_road_in_small(
         return Report(outcomes=[Outcome("", "completed", record) for record in records])
 
     monkeypatch.setattr("cab.runner.launch.run_sweeps", run_sweeps)
-    monkeypatch.setattr("cab.cli.main.main", lambda command: commands.append(command) or 0)
+    monkeypatch.setattr("cab.cli.demo.main", lambda command: commands.append(command) or 0)
     assert demo.run(argparse.Namespace(out=tmp_path)) == status
     printed = capsys.readouterr().out
     lines = printed.splitlines()

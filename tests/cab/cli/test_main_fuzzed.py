@@ -126,5 +126,5 @@ def test_a_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ZeroDivisionError("a bug")
 
     assert not fault_of(["list", "tasks"])
-    monkeypatch.setattr("cab.cli.list._tasks", broken)
+    monkeypatch.setattr("cab.cli.list.Table.of", broken)
     assert "internal error: ZeroDivisionError: a bug" in fault_of(["list", "tasks"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cab.records import verified
-from cab.records.identity import MOVED, SINCE_MOVED, Program, changed_modules
+from cab.records.identity import MOVED, Program, changed_modules
 from cab.records.names import installed_code, names_of_programs
 from cab.records.record import Record
 from cab.records.verified import Row, read_rows, verdict
@@ -68,12 +68,13 @@ def test_that_of_a_file_has_it_too_and_that_of_other_code_has_not(tmp_path: Path
 
 
 def test_moved_code_differs_only_if_it_had_changed() -> None:
-    before = {name: digest for name, (_, digest) in MOVED.items()}
+    before = {name: digest for name, (digest, _, _) in MOVED.items()}
+    since = {name: digest for _, name, digest in MOVED.values()}
     program = Program.recorded({}, {**before, "cab.registry.options": "1" * 16, "cab.claims": "2" * 16})
-    assert program.project == SINCE_MOVED
+    assert program.project == since
     assert Program.recorded({}, program.project) == program
     changed = Program.recorded({}, {**before, "cab.registry.stacks": "3" * 16})
-    assert changed_modules(changed.project, SINCE_MOVED) == ["cab.construction"]
+    assert changed_modules(changed.project, since) == ["cab.construction"]
 
 
 def test_rows_of_another_contract_are_verified_and_not_current(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from cab import Attention, build_backbone
+from cab import build_backbone
 from cab.errors import UserError
 from cab.registry.entries import AttentionEntry
+from cab.registry.outlines import Location, module_specs
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
-from cab.registry.sources import Location, module_specs
 
 ROOT = Path(__file__).resolve().parents[3]
 HEADER = "from cab import Attention, Backbone, register_attention\n"
@@ -29,7 +29,7 @@ def test_a_class_that_is_imported_before_its_source_is_read_has_a_file() -> None
     assert read.location.file is not None
     imported = dataclasses.replace(read, imported=read.cls, location=Location(*dataclasses.astuple(read.location)[:2]))
     for entries in ((imported, read), (read, imported)):
-        registry: Registry[AttentionEntry] = Registry("attention", lambda: Attention)
+        registry: Registry[AttentionEntry] = Registry("attention")
         for entry in entries:
             registry.add(dataclasses.replace(entry, imported=None) if entry is read else entry)
         [found] = registry._entries.values()
@@ -47,7 +47,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Reg
             path.write_text(text)
         monkeypatch.syspath_prepend(tmp_path)
         point = EntryPoint("mine", name, "cab.attentions")
-        registry: Registry[AttentionEntry] = Registry("attention", lambda: Attention)
+        registry: Registry[AttentionEntry] = Registry("attention")
         registries = "cab.registry.registries"
         monkeypatch.setattr(f"{registries}.entry_points", lambda group: [point] if group == point.group else [])
         monkeypatch.setattr(f"{registries}.ATTENTIONS", registry)  # where the decorators of its modules register
@@ -64,7 +64,7 @@ def declared(name: str, *, base: str = "Attention", patterns: str = '"NS"', deco
 @pytest.mark.parametrize("registry", [ATTENTIONS, BACKBONES, TASKS], ids=lambda registry: registry.kind)
 def test_the_index_is_what_importing_everything_registers(registry: Registry[Any]) -> None:
     package = registry.group.removeprefix("cab.")
-    index: Registry[Any] = Registry(registry.kind, registry.base)
+    index: Registry[Any] = Registry(registry.kind)
     read = {entry.name: entry for entry in index}
     assert all(entry.imported is None for entry in read.values())
     for spec in module_specs(package):
