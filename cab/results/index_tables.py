@@ -44,8 +44,9 @@ def index_tables(scored: Mapping[str, Scores]) -> Iterator[tuple[Table, list[tup
     Args:
         scored: scores by source (:func:`cab.results.index.scores_by_source`).
     """
-    words = {key: word for source, scores in scored.items() for key, word in _order(source, scores)}
-    changed = {key for source, scores in scored.items() for key in _changed(source, scores)}
+    order = order_table(scored[OWN]).to_numpy().tolist() if OWN in scored else []
+    words = {tuple(row[:4]): row[-1] for row in order}
+    changed = _changed(scored[OWN]) if OWN in scored else set()
     is_rehearsal = OWN in scored and bool((scored[OWN].results["data"] == REHEARSAL).any())
     seeds = {(source, *row): count for source in scored for row, count in seeds_of_rows(scored[source].results).items()}
     labels = {source: "" if source == OWN else f" ({scores.label})" for source, scores in scored.items()}
@@ -57,7 +58,7 @@ def index_tables(scored: Mapping[str, Scores]) -> Iterator[tuple[Table, list[tup
         return index(row["index"], row["low"], row["high"], row["missing"], is_single=is_single)
 
     def label(row: Fields) -> str:
-        is_changed = (row["source"], row["pattern"], row["attention"]) in changed
+        is_changed = row["source"] == OWN and (row["pattern"], row["attention"]) in changed
         return f"{row['attention']}{labels[row['source']]}{f' {CHANGED_MARK}' * is_changed}"
 
     table = pd.concat([scores.table for scores in scored.values()], ignore_index=True)
@@ -79,9 +80,9 @@ def index_tables(scored: Mapping[str, Scores]) -> Iterator[tuple[Table, list[tup
             rank=shown["task"].map(tasks.index),
             block=shown["source"].map(list(scored).index) if is_rehearsal else 0,
         ).sort_values(["rank", "block", "index"], ascending=[True, True, False], kind="stable")
-        names = shown.loc[shown["rank"] == shown["rank"].min(), ["source", "attention"]]
-        pairs = itertools.pairwise(names.itertuples(index=False, name=None))
-        adjacent = [words.get((str(pattern), *one, *other), "") for one, other in pairs]
+        first = shown[shown["rank"] == shown["rank"].min()]
+        names = first["attention"].where(first["source"] == OWN, "")
+        adjacent = [words.get((pattern, first["task"].iloc[0], *pair), "") for pair in itertools.pairwise(names)]
         made = Table.wide(shown, "task", cell, heading=str(pattern), caption=_caption(scored))
         signs = [ORDER_SIGNS.get(word, "~") for word in [*adjacent, ""]]
         made.columns.insert(0, Column("", list(map(Cell, [*signs, *[""] * len(made.rows)][: len(made.rows)]))))
@@ -106,22 +107,11 @@ def named_members(places: Mapping[str, list[str]]) -> str:
     return "; ".join(f"{metrics} of {', '.join(names)}" for metrics, names in groups.items())
 
 
-def _order(source: str, scores: Scores) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield pattern, source and attention of each pair of the first task of a pattern, with the verdict."""
-    pairs = order_table(scores) if source == OWN else pd.DataFrame()
-    for pattern, rows in pairs.groupby("pattern", sort=False) if len(pairs) else ():
-        first = rows[rows["task"] == rows["task"].iloc[0]]
-        for better, worse, verdict in first[["better", "worse", "verdict"]].itertuples(index=False, name=None):
-            yield (str(pattern), source, better, source, worse), verdict
-
-
-def _changed(source: str, scores: Scores) -> Iterator[tuple[str, str, str]]:
-    """Yield each pattern and attention with runs of other settings than the published ones."""
-    if source == OWN and scores.normalization != OF_RESULTS:
-        runs = with_changed(runs_of(scores.results))
-        for pattern, name, changed in runs[["pattern", "attention", "changed"]].itertuples(index=False, name=None):
-            if changed:
-                yield source, pattern, name
+def _changed(scores: Scores) -> set[tuple[str, str]]:
+    """Return each pattern and attention with runs of other settings than the published ones."""
+    runs = with_changed(runs_of(scores.results))
+    rows = runs[["pattern", "attention", "changed"]].itertuples(index=False, name=None)
+    return {(pattern, name) for pattern, name, changed in rows if changed and scores.normalization != OF_RESULTS}
 
 
 # --- notes ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from cab.results import cells
-from cab.results.load import COLUMNS, METRIC, OWN, PUBLISHED, K, _cells_by_place, kind_of_data, score_of
+from cab.results.load import COLUMNS, METRIC, OWN, PUBLISHED, K, kind_of_data, score_of
 from tests.helpers.made_records import make_config
 
 HIGHER = {"acc", "f_score", "psnr"}
@@ -23,7 +23,7 @@ def result(
     cell |= {name: changes[name] for name in cell if name in changes}
     data = kind_of_data(cell["dataset"], cell["preset"])
     place = (cell["task"], cell["backbone"], cell["pattern"], cell["dataset"], cell["preset"])
-    of_suite = _cells_by_place().get(place)  # type: ignore[arg-type]
+    of_suite = next((each for each in cells.suite_cells() if (*each.key, each.dataset, cells.PRESET) == place), None)
     anchors = cells.read_anchors().get(of_suite.key) if of_suite else None
     digest = "-".join(map(str, cell.values()))
     row = {
