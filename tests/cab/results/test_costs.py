@@ -130,7 +130,7 @@ def test_a_run_of_the_suite_ends_with_verdict_state_and_cost(
         "cab.runner.launch.run_sweeps", lambda *_, **__: Report(outcomes=[Outcome("", "cached", RECORD)])
     )
     for place, step in {
-        "cab.cli.score.print_verdict": "verdict",
+        "cab.cli.run.print_verdict": "verdict",
         "cab.efficiency.own.measure_state_of": "state",
         "cab.efficiency.own.measure_cost_of": "cost",
     }.items():
