@@ -49,8 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    import pandas as pd
+
     from cab.results.index import PRINTED
-    from cab.results.leaderboard import index_boards, leaderboard_csv, records_csv
+    from cab.results.leaderboard import index_boards, records_csv
     from cab.results.suite_board import suite_csv, suite_of
 
     is_page = args.format == "page"
@@ -81,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
         if suite and len(suite.board):
             written.append(write_csv(suite_csv(suite.board), args.out / "suite.csv"))
         if boards:
-            written.append(write_csv(leaderboard_csv(boards), args.out / "leaderboard.csv"))
+            tables = pd.concat([board.table for board in boards], ignore_index=True)
+            written.append(write_csv(tables, args.out / "leaderboard.csv"))
         written += [section.write(rows, args.out) for section, rows in of_tasks]
         written.append(write_csv(records_csv(everything), args.out / "records.csv"))
         used = {board.scores.normalization for board in boards} - {PRINTED}

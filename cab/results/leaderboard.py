@@ -204,11 +204,6 @@ def index_boards(frame: pd.DataFrame, normalization: str | None = None) -> list[
     )
 
 
-def leaderboard_csv(boards: Sequence[Board]) -> pd.DataFrame:
-    """Return the rows of ``leaderboard.csv``; published values have no number of seeds."""
-    return pd.concat([board.table for board in boards], ignore_index=True)
-
-
 def printable(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a frame with all names sanitized for page, table and figure (see :func:`sanitize_text`)."""
     clean = {name: frame[name].map({text: sanitize_text(text) for text in frame[name].unique()}) for name in NAMES}

@@ -19,7 +19,6 @@ from cab.results.formats import gain, numbers
 from cab.results.leaderboard import (
     compared,
     index_boards,
-    leaderboard_csv,
     pattern_table,
     records_csv,
     trivial_baselines,
@@ -33,7 +32,7 @@ MINE = "mine/etth1/multivariate/informer"
 
 
 def leaderboard(*sources: Path, normalization: str = "results") -> pd.DataFrame:
-    return leaderboard_csv(index_boards(load_results(sources), normalization))
+    return pd.concat([board.table for board in index_boards(load_results(sources), normalization)], ignore_index=True)
 
 
 def test_a_missing_task_leaves_no_average_and_says_why(tmp_path: Path, add: Callable[..., Path]) -> None:
