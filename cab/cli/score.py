@@ -105,7 +105,9 @@ def run(args: argparse.Namespace) -> int:
     if is_single and len(parts) > 1:
         raise UserError(f"the results have {' and '.join(parts)}; choose one, for example with --score {parts[0]}")
     if parts[0] not in (*scores, "metrics") or (args.show != "scores" and parts[0] == "metrics"):
-        raise UserError(f"no score to show: {'; '.join(reasons) or f'the results have {scores[0]}; use --score'}")
+        raise UserError(
+            f"no score to show: {'; '.join(reasons) or f'the results have {scores[0]}; use --score {scores[0]}'}"
+        )
     printers = {"metrics": _print_metrics, "K": _print_gains, "index": _print_index}
     own = frame[frame["source"] != PUBLISHED]
     of_metrics = own if len(own) and not args.csv else frame

@@ -15,7 +15,7 @@ from typing import Any
 
 from cab.files.disk import listed
 from cab.records.identity import CONFIGURATION, changed_modules, settings, value_changes
-from cab.records.record import COMPARISON_KEY, Record
+from cab.records.record import COMPARISON_KEY, Record, Status
 from cab.registry.names import is_file
 from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS
@@ -83,7 +83,10 @@ def _place_text(place: Sequence[Any]) -> str:
 
 
 def _with_settings(records: Sequence[Record], names: list[str]) -> list[str]:
-    """Return the names, followed by the settings that differ from those of most runs of the place."""
+    """Return the names, followed by the settings that differ from the usual ones of the place.
+
+    Usual are those of the runs whose command sets none of the options that differ, or else of most finished runs.
+    """
     for place, runs in _by_place(records, names).items():
         groups: dict[str, list[int]] = {}
         for i in runs if len(runs) > 1 else ():
@@ -91,10 +94,18 @@ def _with_settings(records: Sequence[Record], names: list[str]) -> list[str]:
             groups.setdefault(json.dumps(compared, sort_keys=True), []).append(i)
         if len(groups) < 2:
             continue
-        usual, *others = sorted(groups.values(), key=len, reverse=True)
-        standard = _settings(records[usual[0]])
-        for group in others:
-            own = _settings(records[group[0]])  # an option that only one of them has was added since, or removed
+        of_groups = [(_settings(records[group[0]]), group) for group in groups.values()]
+        first = of_groups[0][0]
+        options = {name for own, _ in of_groups for name in own if own[name] != first.get(name, own[name])}
+
+        def rank(of_group: tuple[dict[str, Any], list[int]], options: set[str] = options) -> tuple[int, int]:
+            _, group = of_group
+            command = "" if records[group[0]].is_bundled else records[group[0]].command
+            is_set = [f"{name}=" in command for name in options]
+            return sum(is_set), -sum(records[i].status is Status.FINISHED for i in group)
+
+        (standard, _), *others = sorted(of_groups, key=rank)
+        for own, group in others:  # an option that only one of them has was added since, or removed
             differing = [name for name in own if name in standard and own[name] != standard[name]]
             values = {name: "null" if own[name] is None else own[name] for name in sorted(differing)}
             if text := ", ".join(f"{name}={value}" for name, value in values.items()):

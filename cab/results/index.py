@@ -12,6 +12,7 @@ printed metrics is ``recomputed``.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -252,7 +253,11 @@ def _partial_names(primary: pd.DataFrame) -> dict[tuple[str, str], str]:
     names: dict[tuple[str, str], str] = {}
     place = ["backbone", "published_set"]
     rows = primary[primary["value"].notna()].merge(parts_of_sets(), on=PART)
+    of_table = Counter((*term[:3], term[3]) for term in terms3())  # a part counts if it has every metric
+    rows["_metrics"] = rows.groupby(["pattern", *PART, *place])["metric"].transform("nunique")
     rows = rows.drop_duplicates(["pattern", *PART, *place])
+    needed_of = [of_table[row] for row in rows[["pattern", "task", *place]].itertuples(index=False, name=None)]
+    rows = rows[rows["_metrics"] >= pd.Series(needed_of, index=rows.index, dtype=int)]
     for pattern in dict.fromkeys(primary["pattern"]):
         found = total = 0
         for task in [task for of, task in sorted(tasks3()) if of == pattern]:

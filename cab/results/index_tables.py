@@ -130,8 +130,13 @@ def no_score(frame: pd.DataFrame, *, normalization: str | None = None) -> list[s
             reason = f"the paper's index does not include task {place['task']}"
         lines.append(f"{' '.join(filter(None, map(place.get, names)))}: no score: {reason}")
     published = frame[(frame["source"] == PUBLISHED) & (frame["score"] == INDEX)]
-    if len(published) and normalization is None and not (published["kind"] == INDEX).any():
-        lines.append("published results without printed indices: no score; --normalization official recomputes them")
+    folders = [file.rpartition("/")[0] for file in published["file"]]
+    with_index = {folder for folder, kind in zip(folders, published["kind"], strict=True) if kind == INDEX}
+    if set(folders) - with_index and normalization is None:
+        lines.append(
+            "published results without printed indices: no score; --normalization official recomputes them; "
+            "own results need a column preset"
+        )
     return lines
 
 

@@ -20,6 +20,7 @@ from markupsafe import Markup, escape
 from cab.files.disk import replacing, sanitize_text
 from cab.files.text_table import read_csv
 from cab.records.files import PAPER_DIR
+from cab.records.names import PLACE
 from cab.records.record import Status
 from cab.registry.registries import ATTENTIONS
 from cab.results import figures
@@ -27,7 +28,7 @@ from cab.results.card import summary
 from cab.results.cells import ANCHORS, TUNED, cell_descriptions, metric_meanings
 from cab.results.costs import cost_hardware
 from cab.results.formats import Cell, gain, interval, mean, numbers, texts
-from cab.results.load import OWN, K, runs_of
+from cab.results.load import OWN, K, metrics_of, runs_of
 from cab.results.normalization import NORMALIZATIONS
 from cab.results.retained import baselines_of, by_cell
 from cab.results.sections import PATTERNS, Section
@@ -90,8 +91,9 @@ def _source(name: str) -> str:
 
 
 def _counts(frame: pd.DataFrame) -> list[str]:
+    frame = metrics_of(frame)
     counts = {name: frame[name].nunique() for name in ("attention", "task")}
-    runs = len(frame.drop_duplicates(["file", "task", "dataset", "config_variant", "backbone", "attention", "seed"]))
+    runs = len(frame.drop_duplicates(["file", *PLACE, "attention", "seed"]))
     return [f"{runs:,} results", *(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())]
 
 

@@ -98,6 +98,7 @@ def _pattern_blocks(boards: Sequence[Board], pattern: str, results: pd.DataFrame
         if len(tasks) > 1 and results is None:
             pairs = task_correlation(board.scores.table)
             title = f"{name}: correlation of the index between tasks"
+            title += f", {board.heading}" * (len(boards) > 1)
             ids = element_id(board.key, pattern, "tasks"), f"figure4-{board.key}-{pattern}"
             yield _correlation(pairs[pairs["pattern"] == pattern], tasks, title, *ids)
         yield from _curves(board, pattern, board.results if results is None else results)

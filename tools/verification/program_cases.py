@@ -228,7 +228,7 @@ CHANGES = [
     Change("comments in the project", edits={"backbones/informer.py": ("import torch\n", "import torch  # the library\n")}, expected="same"),
     Change("message of the registry", edits={"cab/registry/options.py": ("has no value", "is missing")}, expected="same"),
     Change("limit of a claim", edits={"cab/claims/__init__.py": ("0.93", "0.94")}, expected="same"),
-    Change("table of results", edits={"cab/records/results.py": ("MIXED = ", "X = 1\nMIXED = ")}, expected="same"),
+    Change("table of results", edits={"cab/records/names.py": ("MIXED = ", "X = 1\nMIXED = ")}, expected="same"),
     Change("edited after the import", PLAIN, act=edit_later, expected="same"),
     Change("after another attention", act=run_other("vanilla"), expected="same"),
     Change("after cab verify", act=verify, expected="same"),
