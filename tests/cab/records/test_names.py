@@ -31,6 +31,20 @@ def test_seeds_with_other_settings_have_another_name(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize(
+    ("option", "names"),
+    [
+        ("", ["abc", *["abc [trainer.max_steps=4]"] * 2]),  # the default, however many runs have another value
+        ("trainer.max_steps=9", ["abc [trainer.max_steps=9]", "abc", "abc"]),
+    ],
+)
+def test_the_bare_name_is_of_the_settings_that_no_command_changed(option: str, names: list[str]) -> None:
+    runs = runs_with(*({"max_steps": steps} for steps in (9, 4, 4)))
+    options = [option, *["trainer.max_steps=4"] * 2]
+    records = [dataclasses.replace(run, command=f"cab run {of}") for run, of in zip(runs, options, strict=True)]
+    assert names_of_programs(records) == names
+
+
+@pytest.mark.parametrize(
     ("trainers", "config"),
     [
         ([{"max_steps": 9}, {"max_steps": 9, "newer": 1}], {}),  # an option that was added since

@@ -14,7 +14,7 @@ from scipy import optimize
 from cab import UserError
 from cab.records.files import PAPER_DIR
 from cab.results.costs import load_costs
-from cab.results.efficiency_length import ALWAYS, NEVER, efficiency_length
+from cab.results.efficiency_length import ALWAYS, NEVER, Fit, efficiency_length
 
 LENGTHS = (200, 500, 900, 2000, 3500, 8000)
 Curve = Callable[[float], float]
@@ -102,6 +102,14 @@ def test_never_and_always() -> None:
     assert time_of(found, "eager")["length"] == NEVER
     assert time_of(found, "eager")["low"] == NEVER
     assert 900 < time_of(found, "flash")["length"] < 1100  # 1e-6 n^2 + 1e-3 n = 2
+
+
+def test_a_cost_of_zero_is_fitted_as_the_smallest_other() -> None:
+    lengths = np.array(LENGTHS, float)
+    values = np.where(lengths == LENGTHS[0], 0.0, lengths - LENGTHS[0])
+    fit = Fit(lengths, values, [np.ones_like, lambda n: n])
+    design = np.stack([np.ones_like(lengths), lengths], axis=1) / np.append(values[1], values[1:])[:, None]
+    np.testing.assert_allclose(fit.coefficients[:, 0], optimize.nnls(design, [0.0] + [1.0] * 5)[0], atol=1e-9)
 
 
 def test_a_length_that_the_measurements_contradict_says_so() -> None:

@@ -217,6 +217,9 @@ def test_a_partial_index_has_a_name_of_its_own() -> None:
     by_hand = [(m - v - shift) / s for v, (m, s) in zip((1.0, 0.5), CONSTANTS["weather"], strict=True)]
     assert found["lstf (partial: 2 of 10 values)", "abc"] == pytest.approx(sum(by_hand) / 2)
     assert set(partial["task"]) == {"lstf (partial: 2 of 10 values)", "all (partial: 2 of 11 values)"}
+    half = [row for row in rows if (row["config_variant"], row["metric"]) != ("S", "mae")]
+    names = set(score(table(*half), partial=True).table["task"])
+    assert "lstf (partial: 1 of 10 values)" in names, "a part without one of its metrics is no value"
     whole = score(table(*forecasts()), partial=True).table
     assert "lstf" in set(whole["task"])
 

@@ -139,6 +139,8 @@ def test_orders_of_indices() -> None:
     decided = {("abc", "local"): "undecided", ("abc", "s4d"): "better", ("local", "s4d"): "better"}
     assert found == {pair: decided.get(pair, "one seed") for pair in found}
     assert len(found) == 6
+    both = scored(*runs(values, pattern="NS"), *runs(values))
+    assert list(order_table(both)["pattern"].unique()) == list(both.table["pattern"].unique()) == ["NS", "NC"]
 
 
 @pytest.mark.parametrize("size", [4, 5, 12])
