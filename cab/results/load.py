@@ -1,7 +1,7 @@
 """Results as one frame: one row per cell, attention, program, seed and metric. Every fact of a run is made here, once.
 
-A fact is a column: whose result it is, on which data, whether its code is verified, K, and why there is none. Sources
-are never filtered, averaged or labeled together: ``published`` is what a paper prints, and nothing else.
+The columns state whose result it is, on which data, whether its code is verified, K, or why K is missing. Sources are
+never filtered, averaged or labeled together: ``published`` is only what a paper prints.
 """
 
 from __future__ import annotations

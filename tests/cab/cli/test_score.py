@@ -166,7 +166,7 @@ def test_a_lost_seed_has_one_number_and_one_text_in_every_form(
 @pytest.mark.parametrize(
     "command", ["score", "score --score index --csv", "paper table3", "correlation", "leaderboard --format markdown"]
 )
-def test_own_cells_of_preset_paper_stand_beside_the_published_results(
+def test_own_cells_of_preset_paper_meet_the_published_results(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Finished cells of one task, which are no whole pattern."""

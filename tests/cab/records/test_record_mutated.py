@@ -81,14 +81,14 @@ def test_a_mutated_record_is_refused_or_equal(tmp_path: Path) -> None:
             Record.read(path)
         except UserError as error:
             message = str(error)
-        told = f"CAB_CONFORMANCE_SEED={SEED}: {original.name}, {changed}, {number}"
+        case = f"CAB_CONFORMANCE_SEED={SEED}: {original.name}, {changed}, {number}"
         if message:
-            assert len(message.splitlines()) == 1, told
+            assert len(message.splitlines()) == 1, case
         elif is_sealed and (changed[0] not in IDENTITY or changed == VARIANT):
             found, expected = (set(map(tuple, rows[KEY].to_numpy())) for rows in (load_results(path), table))
-            assert found <= expected, told
+            assert found <= expected, case
         else:
             found = load_results(path)
             is_refused = found["reason"].str.contains("has other settings than the suite's").all()
             equal = [name for name in SCORED if not (is_refused and name in JUDGED)]
-            assert found[equal].equals(table[equal]), told
+            assert found[equal].equals(table[equal]), case

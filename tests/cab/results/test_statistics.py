@@ -21,6 +21,7 @@ from cab.results.statistics import (
     upper_bounds,
     weighted_sum,
 )
+from cab.results.summarize import metrics_table
 from tests.helpers.made_results import index_of, result, table
 
 
@@ -40,6 +41,12 @@ def test_an_estimate_is_students() -> None:
     estimate = Estimate.of(values)
     np.testing.assert_allclose(estimate.interval(), found.confidence_interval(0.95))
     assert estimate.p_value == pytest.approx(found.pvalue)
+
+
+def test_the_mean_over_seeds_is_no_median() -> None:
+    [row] = metrics_table(comparable(table(*runs({"abc": [1.0, 1.5, 4.0]})))).itertuples()
+    assert (row.mean, row.seeds) == (pytest.approx(6.5 / 3), 3)
+    assert row.sd == pytest.approx(np.std([1.0, 1.5, 4.0], ddof=1))
 
 
 def test_a_difference_is_welchs() -> None:
