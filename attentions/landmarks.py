@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.key_summaries import average, segment_means, segments
+from attentions.kernels.key_summaries import average, means_of_segments, segment_means, segments
 from attentions.kernels.layers import depthwise_conv, value_convolution
 from attentions.kernels.numerics import mask_value, upcast
 from cab import Attention, PaddingMasks, register_attention
@@ -72,14 +72,17 @@ class NystromAttention(Attention):
 
     def approximate(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Tensor:
         """Multiply the three softmax matrices with the values, from the right; padded values are zero."""
-        num_tokens, count = query.shape[2], lengths(query, padding)
-        weights, absent = segment_means(self.num_landmarks, count, num_tokens, query.dtype)
-        queries, keys = average(weights, query), average(weights, key)
+        num_tokens, count, absent = query.shape[2], lengths(query, padding), None
+        if padding is None:
+            queries, keys = (means_of_segments(x, self.num_landmarks) for x in (query, key))
+        else:
+            weights, absent = segment_means(self.num_landmarks, count, num_tokens, query.dtype)
+            queries, keys = average(weights, query), average(weights, key)
         middle = queries @ keys.transpose(-2, -1) * self.logit_factor
-        if padding is not None:
+        if absent is not None:
             middle = middle.masked_fill(absent[:, None, None], mask_value())
         values = pseudo_inverse(middle.softmax(dim=-1)) @ self.softmax_attention(queries, key, value, padding)
-        if padding is None:
+        if absent is None:
             return self.softmax_attention(query, keys, values)
         # In a row of at most r tokens each is its own landmark: with their values, this is softmax attention.
         tokens = F.pad(value[:, :, : self.num_landmarks], (0, 0, 0, max(self.num_landmarks - num_tokens, 0)))
