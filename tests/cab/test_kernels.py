@@ -68,7 +68,7 @@ def test_a_named_backend_computes_or_refuses(doubling: Operation[..., Tensor], m
     assert kernels.backends() == {"doubling": ("fla", "triton", "pytorch"), "other": ("flex", "pytorch")}
 
 
-def test_randomly_tuned_kernels_are_not_deterministic(doubling: Operation[..., Tensor]) -> None:
+def test_where_torch_is_deterministic(doubling: Operation[..., Tensor]) -> None:
     torch.use_deterministic_algorithms(True)
     try:
         assert torch.equal(doubling(X), 2 * X)
