@@ -52,7 +52,7 @@ def window_forms(window: Window, inputs: list[Tensor]) -> Forms:
 
     def by_hand(*x: Tensor) -> Tensor:
         query, key, value, *slots = x
-        return window_attention.by_blocks(query, key, value, window, slots=Slots(*slots[:2]) if slots else None)
+        return window_attention.by_blocks(query, key, value, window, slots=Slots(slots[0], slots[1]) if slots else None)
 
     def plain(*x: Tensor) -> Tensor:
         return plain_window(window, *(part.flatten(0, 1) for part in x)).unflatten(0, (1, HEADS))
