@@ -254,8 +254,8 @@ class FlaFunction(Opaque):
         named = dict(zip(("q", "k", "v"), args, strict=False)) | kwargs
         inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         inputs = [x.contiguous() for x in inputs]
-        value, (batch, length, heads, width) = named["v"], named["v"].shape
-        keys = named["k"].shape[-1]
+        value, (batch, _, heads, width) = named["v"], named["v"].shape
+        length, keys = named["q"].shape[1], named["k"].shape[-1]
         output = torch.empty(batch, length, heads, width, dtype=value.dtype, device=value.device)
         state = torch.empty(batch, heads, keys, width, dtype=torch.float32, device=value.device)
         self.count(inputs, [output, state], 4 * batch * heads * -(-length // FLA_CHUNK) * keys * width)
