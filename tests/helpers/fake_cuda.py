@@ -183,6 +183,8 @@ def fake_cuda(autocast: torch.dtype | None = None) -> Iterator[Counts]:
         for name, module in stub_modules(counts).items():
             patch.setitem(sys.modules, name, module)
         before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        is_deterministic = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(False)  # as by default, unlike in the tests
         torch.set_autocast_enabled("cuda", autocast is not None)
         torch.set_autocast_dtype("cuda", autocast or before[1])
         try:
@@ -190,6 +192,7 @@ def fake_cuda(autocast: torch.dtype | None = None) -> Iterator[Counts]:
         finally:
             torch.set_autocast_enabled("cuda", before[0])
             torch.set_autocast_dtype("cuda", before[1])
+            torch.use_deterministic_algorithms(is_deterministic)
             torch.clear_autocast_cache()
 
 
