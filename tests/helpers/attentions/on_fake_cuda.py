@@ -33,11 +33,13 @@ SIZES = 2, 600, 512
 SDPA = "sdpa "
 
 
-def forward(name: str, pattern: str, precision: str, *, padded: bool = False) -> tuple[Counts, kernels.Uses]:
-    """Run one layer in evaluation with its default options."""
-    module = build_attention(name, pattern=pattern, embed_dim=SIZES[2], num_heads=8).eval()
+def forward(
+    name: str, pattern: str, precision: str, *, trains: bool = False, padded: bool = False
+) -> tuple[Counts, kernels.Uses]:
+    """Run one layer with its default options; if it ``trains``, with gradients recorded."""
+    module = build_attention(name, pattern=pattern, embed_dim=SIZES[2], num_heads=8).train(trains)
     autocast, dtype = PRECISIONS[precision]
-    with fake_cuda(autocast) as counts, kernels.used() as uses:
+    with fake_cuda(autocast) as counts, kernels.used() as uses, torch.set_grad_enabled(trains):
         to_fake_cuda(module, dtype)
         x = torch.empty(SIZES, dtype=dtype, device="cuda")
         mask = torch.empty(SIZES[:2], dtype=torch.bool, device="cuda") if padded else None
