@@ -12,7 +12,9 @@ from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection, xavier_linear
 from attentions.kernels.chunks import Heads
 from attentions.kernels.delta_rule import delta_rule
-from attentions.kernels.linear_attention import KERNELS, unit
+from attentions.kernels.linear_attention import KERNELS
+from attentions.kernels.norms import unit
+from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import Form
 from attentions.ssd import step_map
 from cab import DecodeState, ParamGroupOverride, Pattern, register_attention
@@ -123,7 +125,7 @@ class GatedDeltaNetAttention(DeltaRule):
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
         query, key = unit(F.silu(query)), unit(F.silu(key))
         # Contiguous: the compiler assumes that layout of the gradient.
-        step = F.softplus(extras["step"].transpose(1, 2).contiguous())
+        step = F.softplus(upcast(extras["step"]).transpose(1, 2).contiguous())
         log_decay = -self.log_rate.to(step.dtype).exp().unsqueeze(-1) * step
         strength = self.largest_strength * extras["strength"].transpose(1, 2).sigmoid()
         return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
 from attentions.kernels.delta_rule import delta_product
-from attentions.kernels.linear_attention import unit
+from attentions.kernels.norms import unit
+from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import Form
 from attentions.ssd import step_map
 from cab import ParamGroupOverride, register_attention
@@ -79,7 +80,7 @@ class DeltaProductAttention(Recurrent):
         """Compute the terms with all keys [B, H, N, n K], values [B, H, N, n V] and strengths [B, H, N, n]."""
         query, key = unit(F.silu(query)), unit(F.silu(key).unflatten(-1, (self.num_factors, -1))).flatten(-2)
         # Contiguous: the compiler assumes that layout of the gradient.
-        step = F.softplus(extras["step"].transpose(1, 2).contiguous())
+        step = F.softplus(upcast(extras["step"]).transpose(1, 2).contiguous())
         log_decay = -self.log_rate.to(step.dtype).exp() * step
         strength = self.largest_strength * self.split_heads(extras["strength"]).sigmoid()
         return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection, xavier_linear
+from attentions.kernels.numerics import upcast
 from cab import LayerPosition, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
 from cab.registry.options import Positive
@@ -51,7 +52,7 @@ class GatedLinearAttention(Recurrent):
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
         if self.short_convolution:
             query, key, value = F.silu(query), F.silu(key), F.silu(value)
-        log_decay = F.logsigmoid(self.split_heads(extras["decay_logit"])) / TEMPERATURE
+        log_decay = F.logsigmoid(upcast(self.split_heads(extras["decay_logit"]))) / TEMPERATURE
         return RecurrenceInputs(query * self.key_width**-0.5, key, value, log_decay)
 
 
@@ -77,9 +78,9 @@ class HGRN2Attention(Recurrent):
             self.bound = nn.Parameter(bound.logit())
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, _position: Tensor) -> RecurrenceInputs:
-        log_forget, written = F.logsigmoid(key), (-key).sigmoid()
+        log_forget, written = F.logsigmoid(upcast(key)), (-key).sigmoid()
         if self.bound is not None:
-            bound = self.bound.to(key.dtype)
+            bound = self.bound.to(log_forget.dtype)
             log_forget = torch.logaddexp(F.logsigmoid(bound), F.logsigmoid(-bound) + log_forget)
             written = written * (-bound).sigmoid()
         return RecurrenceInputs(F.silu(query), written, value, log_forget)

@@ -16,6 +16,7 @@ from attentions.ssd import step_map
 from cab import Attention, DecodeState, ParamGroupOverride, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.claims import Claims
+from cab.convolution import last_inputs
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -78,16 +79,20 @@ class Mamba3Attention(Recurrent):
 
     def dynamics(self, extras: Extras) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Compute -dt A, (1 - l) dt and l dt [B, H, N], and the steps of the angles [B, H, N, R]."""
-        step, rate, share = (extras[name].transpose(1, 2).contiguous() for name in ("step", "rate", "share"))
+        step, rate, share = (upcast(extras[name]).transpose(1, 2).contiguous() for name in ("step", "rate", "share"))
         step, share = F.softplus(step), share.sigmoid()
-        angle = math.pi * extras["angle"].tanh().unsqueeze(1) * step.unsqueeze(-1)
+        angle = math.pi * upcast(extras["angle"]).tanh().unsqueeze(1) * step.unsqueeze(-1)
         return -step * F.softplus(rate).clamp(min=SLOWEST), step * (1 - share), step * share, angle
 
     def rotate(self, x: Tensor, weight: Tensor, bias: Tensor, angle: Tensor) -> Tensor:
         """Normalize x [B, 1, N, K] and rotate x + bias by angles [B, H, N, R], pair after pair of features."""
         x = self.normalize(x) * weight.to(x.dtype) + bias.to(x.dtype)
         size = 2 * angle.shape[-1]
-        even, odd, cos, sin = x[..., 0:size:2], x[..., 1:size:2], angle.cos(), angle.sin()
+        even, odd, cos, sin = (
+            x[..., 0:size:2],
+            x[..., 1:size:2],
+            *(f(angle).to(x.dtype) for f in (torch.cos, torch.sin)),
+        )
         turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
         return torch.cat([turned, x[..., size:]], dim=-1)
 
@@ -109,24 +114,26 @@ class Mamba3Attention(Recurrent):
 
     def decode_chunk(self, heads: Heads, padding: Tensor | None, state: DecodeState, extras: Extras) -> Decoded:
         """Compute the sum over earlier tokens as a recurrence of the tokens one before, and add the current one."""
-        (query, key, value), past = Attention.convolve(self, list(map(upcast, heads)), padding, state)
+        inputs, extras = self.widened(heads, state, extras)
+        (query, key, value), past = Attention.convolve(self, inputs, padding, state)
         log_decay, before, now, angle = self.dynamics(extras)
         # Sums in float64: float32 loses digits of an angle after thousands of tokens
-        angle = (state["angle"].unsqueeze(2) + angle.double().cumsum(dim=2)).remainder(2 * math.pi).to(value.dtype)
+        angle = (state["angle"].unsqueeze(2) + angle.double().cumsum(dim=2)).remainder(2 * math.pi).to(log_decay.dtype)
         query = self.rotate(query, self.query_norm, self.query_bias, angle)
         key = self.rotate(key, self.key_norm, self.key_bias, angle)
         tokens = {"angle": angle, "key": key, "value": value, "written": now.unsqueeze(-1)}
-        seen = {name: torch.cat([state[name].unsqueeze(2), x], dim=2) for name, x in tokens.items()}
-        earlier = {name: x[:, :, :-1] for name, x in seen.items()}
-        scale = (earlier["written"] + before.unsqueeze(-1)) * log_decay.exp().unsqueeze(-1)
-        terms = RecurrenceInputs(query, earlier["key"], scale * earlier["value"], log_decay)
+        before_first = {name: state[name].unsqueeze(2) for name in tokens}
+        key_before, value_before, written = (
+            torch.cat([before_first[name].to(x.dtype), x[:, :, :-1]], dim=2) for name, x in list(tokens.items())[1:]
+        )
+        scale = (written + before.unsqueeze(-1)) * log_decay.exp().unsqueeze(-1)
+        terms = RecurrenceInputs(query, key_before, scale.to(value.dtype) * value_before, log_decay)
         form = self.operation.rounding_to(heads[0].dtype)
         output, memory = self.update(self.mask_padding(terms, padding), state["memory"], form)
-        output = output + (now * (query * key).sum(dim=-1)).unsqueeze(-1) * value
-        count = lengths(query, padding)
-        rows = torch.arange(len(count), device=count.device)
-        last = {name: x[rows, :, count] for name, x in seen.items()}
-        return self.finish(output, value, extras), {"memory": memory, "length": state["length"] + count, **last, **past}
+        output = output + (now * (query * key).sum(dim=-1)).unsqueeze(-1).to(value.dtype) * value
+        length = state["length"] + lengths(query, padding)
+        last = {name: last_inputs(x, before_first[name], padding).squeeze(2) for name, x in tokens.items()}
+        return self.finish(output, value, extras), {"memory": memory, "length": length, **last, **past}
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **extras: Tensor) -> Tensor:
         """Compute the recurrence of one row token by token, [H or 1, n, ...] to [H, n, V]."""

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from attentions.kernels.chunks import Heads
+from attentions.kernels.numerics import upcast
 from cab import DecodeState, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.claims import Claims
@@ -53,14 +54,14 @@ class MLSTMAttention(Recurrent):
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
         """Compute q, k, the values [i v, i] and log f."""
         log_input, log_forget = log_gates(extras)
-        weighted = F.pad(value, (0, 1), value=1.0) * log_input.exp().unsqueeze(-1)
+        weighted = F.pad(value, (0, 1), value=1.0) * log_input.exp().unsqueeze(-1).to(value.dtype)
         return RecurrenceInputs(query * self.key_width**-0.5, key, weighted, log_forget)
 
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
         """Divide [q C, q n] by the normalizer, and apply norm and gate."""
-        largest = output[..., -1:].abs().clamp(min=1.0)
+        largest = upcast(output[..., -1:]).abs().clamp(min=1.0)
         hidden = output[..., :-1] / (largest + NORMALIZER_EPS * extras["stabilizer"].exp().unsqueeze(-1))
-        return self.normalize(hidden) * self.split_heads(extras["gate"]).sigmoid()
+        return self.normalize(hidden.to(output.dtype)) * self.split_heads(extras["gate"]).sigmoid()
 
     def normalize(self, x: Tensor) -> Tensor:
         """Compute the layer norm of x [B, H, N, V] per head, with a weight per feature of each head."""
@@ -109,6 +110,6 @@ class MLSTMAttention(Recurrent):
 def log_gates(extras: Extras) -> tuple[Tensor, Tensor]:
     """Return log i and log f [B, H, N] of the logits [B, N, H]."""
     # Contiguous: the compiler assumes that layout of the gradient.
-    logits = (CAP * (extras[name].transpose(1, 2).contiguous() / CAP).tanh() for name in ("input", "forget"))
+    logits = (CAP * (upcast(extras[name]).transpose(1, 2).contiguous() / CAP).tanh() for name in ("input", "forget"))
     log_input, forget = logits
     return log_input, F.logsigmoid(forget)

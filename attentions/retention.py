@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
 from attentions.kernels.layers import alibi_slopes
+from attentions.kernels.numerics import accumulation_dtype
 from cab import LayerPosition, UserError, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
 from cab.claims import Claims
@@ -46,7 +47,9 @@ class RetentionAttention(Recurrent):
         log_decay = torch.log1p(-(2.0 ** (-5.0 - heads))).view(1, -1, 1)
         total = torch.expm1(log_decay * (position[:, None] + 1)) / torch.expm1(log_decay)  # [B or 1, H, N]
         query = query * total.rsqrt().to(query.dtype).unsqueeze(-1)
-        return RecurrenceInputs(query, key, value, log_decay.to(query.dtype).expand(1, -1, query.shape[2]))
+        return RecurrenceInputs(
+            query, key, value, log_decay.to(accumulation_dtype(query.dtype)).expand(1, -1, query.shape[2])
+        )
 
 
 def rotate(x: Tensor, position: Tensor) -> Tensor:
@@ -114,11 +117,11 @@ class LightningAttention(Recurrent):
             value = F.silu(value)
         if self.theta is not None:
             angle = self.theta.double() * position[:, None, :, None]
-            cos, sin = angle.cos().to(query.dtype), angle.sin().to(query.dtype)
-            query, key = (torch.cat([x * cos, x * sin], dim=-1) for x in (query, key))
+            turns = torch.stack([f(angle).to(query.dtype) for f in (torch.cos, torch.sin)], dim=-2)
+            query, key = ((x.unsqueeze(-2) * turns).flatten(-2) for x in (query, key))
         heads = torch.arange(self.num_heads, device=query.device, dtype=torch.float64)
         slopes = 8 / self.num_heads * heads if self.variant == "paper" else alibi_slopes(heads)
-        log_decay = (-self.rate * slopes).to(query.dtype)
+        log_decay = (-self.rate * slopes).to(accumulation_dtype(query.dtype))
         return RecurrenceInputs(query, key, value, log_decay.view(1, -1, 1).expand(1, -1, query.shape[2]))
 
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from attentions.kernels.chunks import tokens_at_once
 from attentions.kernels.delta_rule import rwkv7
-from attentions.kernels.linear_attention import unit
-from attentions.kernels.numerics import recompute
+from attentions.kernels.norms import unit
+from attentions.kernels.numerics import recompute, upcast
 from attentions.kernels.recurrence import Form
 from cab import LayerPosition, PaddingMasks, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments, Decoded, DecodeState
@@ -141,7 +141,7 @@ class RWKV6Attention(TokenShift):
         return for_query, for_key, for_value, for_gate, decay
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
-        log_decay = -self.split_heads(extras["decay"]).clamp(max=LARGEST).exp()
+        log_decay = -upcast(self.split_heads(extras["decay"])).clamp(max=LARGEST).exp()
         return RecurrenceInputs(query, key, value, log_decay)
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
@@ -151,7 +151,7 @@ class RWKV6Attention(TokenShift):
         reads the initial state.
         """
         query, key, value, log_decay, _ = terms
-        initial = query[:, :, :1] @ memory
+        initial = (upcast(query[:, :, :1]) @ memory).to(query.dtype)
         later, memory = form(F.pad(query[:, :, 1:], (0, 0, 0, 1)), key, value, log_decay, memory)
         current = (query * self.bonus.to(query.dtype) * key).sum(dim=-1, keepdim=True) * value
         return torch.cat([initial, later[:, :, :-1]], dim=2) + current, memory
@@ -249,8 +249,9 @@ class RWKV7Attention(TokenShift):
         return for_query, for_key, for_value, decay, rate, gate
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
-        log_decay = -FASTEST * self.split_heads(extras["decay_logit"]).sigmoid()
-        return RecurrenceInputs(query, key, value, log_decay, strength=self.split_heads(extras["rate_logit"]).sigmoid())
+        log_decay = -FASTEST * upcast(self.split_heads(extras["decay_logit"])).sigmoid()
+        rate = self.split_heads(extras["rate_logit"]).to(key.dtype).sigmoid()
+        return RecurrenceInputs(query, key, value, log_decay, strength=rate)
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         """Compute the normalized readout plus the bonus of the current token, and S after the last token."""

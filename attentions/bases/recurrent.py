@@ -10,9 +10,9 @@ from typing import ClassVar, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attentions.kernels.chunks import Extras as Extras, Heads, over_chunks
+from attentions.kernels.norms import Activation, rms_norm
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import Form, recurrence
 from cab import Attention
@@ -44,8 +44,9 @@ class Recurrent(Attention):
     """Recurrence S_t = exp(g_t) S_{t-1} + k_t (x) v_t, o_t = q_t S_t, followed by an RMS norm and ``out_proj``.
 
     A subclass computes q, k, v and g in ``terms`` from the heads and from tensors derived from the layer's
-    inputs. It applies gates in ``finish``. Sums are computed in float32 or wider. A padded token neither writes nor
-    decays. The layer has no attention weights, so ``dropout`` has no effect. No projection has a bias.
+    inputs. It applies gates in ``finish``. Sums are computed in float32 or wider, and so are
+    heads and gates unless a backend of the operation multiplies numbers of their type. A padded token neither writes
+    nor decays. The layer has no attention weights, so ``dropout`` has no effect. No projection has a bias.
 
     The decoding state has constant size: S (H K V numbers) and, with short convolutions of kernel size W, the last
     W - 1 tokens of the unconvolved q, k and v.
@@ -53,6 +54,7 @@ class Recurrent(Attention):
     Attributes:
         norm_eps: added to the mean square in the RMS norm.
         normalizes_heads_jointly: whether the norm is over all heads jointly.
+        gate_activation: function of the gate that follows the norm.
         operation: computes the recurrence for all tokens.
 
     Args:
@@ -74,6 +76,7 @@ class Recurrent(Attention):
     requires_right_padding = True
     has_constant_size_state = True
     normalizes_heads_jointly = False
+    gate_activation: ClassVar[Activation] = "silu"
     norm_eps: ClassVar[float] = 1e-5
     renamed: ClassVar = {"short_convolution": "conv_size"}
     operation: ClassVar[Operation[..., tuple[Tensor, Tensor]]] = recurrence
@@ -135,18 +138,15 @@ class Recurrent(Attention):
         raise NotImplementedError
 
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
-        """Normalize o [B, H, N, V] and multiply it by silu of the gate, if the layer has one."""
-        output = self.normalize(output)
-        return output * F.silu(self.split_heads(extras["gate"])) if "gate" in extras else output
+        """Normalize o [B, H, N, V] and multiply it by the activated gate, if the layer has one."""
+        return self.normalize(output, extras.get("gate"))
 
-    def normalize(self, x: Tensor) -> Tensor:
-        """Compute the RMS norm of x [B, H, N, V], per head or over all heads."""
-        dims = [1, 3] if self.normalizes_heads_jointly else [3]
-        x = x * (x.square().mean(dims, keepdim=True) + self.norm_eps).rsqrt()
-        if self.norm_weight is None:
-            return x
-        weight = self.norm_weight.to(x.dtype)
-        return x * (weight.view(self.num_heads, 1, self.value_width) if self.normalizes_heads_jointly else weight)
+    def normalize(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
+        """Compute the RMS norm of x [B, H, N, V], per head or over all heads, times the activated gate."""
+        is_joint = self.normalizes_heads_jointly
+        return rms_norm(
+            x, self.norm_weight, gate, eps=self.norm_eps, activation=self.gate_activation, is_joint=is_joint
+        )
 
     @classmethod
     def has_convolutions(cls) -> bool:
@@ -155,7 +155,7 @@ class Recurrent(Attention):
     def convolve(
         self, heads: Sequence[Tensor], _padding: Tensor | None, _state: DecodeState | None = None
     ) -> Convolved:
-        """Leave the heads to :meth:`decode_chunk`, which convolves them in float32 and does not store the results."""
+        """Leave the heads to :meth:`decode_chunk`, which convolves them and does not store the results."""
         return heads, {}
 
     # --- in blocks of tokens -------------------------------------------------------------------------------
@@ -177,18 +177,24 @@ class Recurrent(Attention):
     ) -> Decoded:
         """Compute the outputs of these tokens and the state after them."""
         with torch.autocast(query.device.type, enabled=False):
-            extras = {name: upcast(x) for name, x in extras.items()}
             output, state = over_chunks(self.decode_chunk, [query, key, value], padding.key, state, extras)
             return output.to(query.dtype), state
 
     def decode_chunk(self, heads: Heads, padding: Tensor | None, state: DecodeState, extras: Extras) -> Decoded:
         """Run :meth:`decode` for one chunk of tokens, whose terms are held in memory together."""
-        (query, key, value), past = super().convolve(list(map(upcast, heads)), padding, state)
+        inputs, extras = self.widened(heads, state, extras)
+        (query, key, value), past = super().convolve(inputs, padding, state)
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         terms = self.mask_padding(self.terms(query, key, value, extras, position), padding)
         output, memory = self.update(terms, state["memory"], self.operation.rounding_to(heads[0].dtype))
         length = state["length"] + lengths(query, padding)
         return self.finish(output, value, extras), {"memory": memory, "length": length, **past}
+
+    def widened(self, heads: Heads, state: DecodeState, extras: Extras) -> tuple[Heads, Extras]:
+        """Upcast heads and extras, unless a backend of the operation multiplies numbers of their type."""
+        if self.operation.choose(heads[0].dtype, heads[0], state["memory"]) is not None:
+            return heads, extras
+        return list(map(upcast, heads)), {name: upcast(x) for name, x in extras.items()}
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         """Compute o of all tokens and S after the last one with ``form``, the operation."""
