@@ -6,12 +6,10 @@ from typing import Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, projection
 from attentions.deltanet import GatedDeltaNetAttention
 from attentions.kernels.delta_rule import comba
-from attentions.kernels.norms import unit
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import Form
 from cab import ParamGroupOverride, register_attention
@@ -48,9 +46,8 @@ class CombaAttention(GatedDeltaNetAttention):
         return super().param_group_overrides() | {"correction": ParamGroupOverride(weight_decay=0.0)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, position: Tensor) -> RecurrenceInputs:
-        terms = super().terms(query, key, value, extras, position)
-        corrected = F.silu(query) - self.correction.to(key.dtype) * self.scaled(F.silu(key))
-        return terms._replace(query=unit(corrected) * self.key_width**-0.5)
+        corrected = query - self.correction.to(key.dtype) * self.scaled(key)
+        return super().terms(corrected, key, value, extras, position)
 
     def scaled(self, key: Tensor) -> Tensor:
         """Compute c k [B, H, N, K]."""

@@ -34,6 +34,7 @@ class KDAAttention(Recurrent):
     """
 
     operation = kda
+    activates_heads = True
     gate_activation = "sigmoid"
 
     def __init__(
@@ -61,10 +62,10 @@ class KDAAttention(Recurrent):
         return {"strength": self.strength_proj(key), "step": self.decay_map(key)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
-        query, key = unit(F.silu(query)), unit(F.silu(key))
+        query, key = unit(query), unit(key)
         log_decay = -upcast(self.log_rate).exp() * F.softplus(self.split_heads(extras["step"]))
         strength = self.largest_strength * self.split_heads(extras["strength"]).sigmoid()
-        return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)
+        return RecurrenceInputs(query * self.key_width**-0.5, key, value, log_decay, strength)
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         query, key, value, log_decay, strength = terms

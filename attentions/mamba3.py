@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection, tokens_read
 from attentions.kernels.chunks import Heads
 from attentions.kernels.numerics import upcast
 from attentions.ssd import step_map
@@ -17,7 +17,6 @@ from cab import Attention, DecodeState, ParamGroupOverride, UserError, register_
 from cab.attention import CommonArguments, Decoded
 from cab.claims import Claims
 from cab.convolution import last_inputs
-from cab.padding import lengths
 from cab.registry.options import Positive
 
 SLOWEST = 1e-4
@@ -131,7 +130,7 @@ class Mamba3Attention(Recurrent):
         form = self.operation.rounding_to(heads[0].dtype)
         output, memory = self.update(self.mask_padding(terms, padding), state["memory"], form)
         output = output + (now * (query * key).sum(dim=-1)).unsqueeze(-1).to(value.dtype) * value
-        length = state["length"] + lengths(query, padding)
+        length = tokens_read(state, query, padding)
         last = {name: last_inputs(x, before_first[name], padding).squeeze(2) for name, x in tokens.items()}
         return self.finish(output, value, extras), {"memory": memory, "length": length, **last, **past}
 

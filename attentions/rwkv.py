@@ -52,7 +52,7 @@ class TokenShift(Recurrent):
         size = tokens_at_once(len(x) * self.num_heads, x.device)
         chunks = zip(x.split(size, dim=1), previous.split(size, dim=1), strict=True)
         parts = zip(*(recompute(self.mixed, *chunk) for chunk in chunks), strict=True)
-        return tuple(torch.cat(part, dim=1) for part in parts)
+        return tuple(torch.cat(part, dim=1) if len(part) > 1 else part[0] for part in parts)
 
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
         """Compute the outputs [B, N, D] of all tokens."""
@@ -132,10 +132,11 @@ class RWKV6Attention(TokenShift):
     def mixed(self, x: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
         """Compute the inputs of r, k, v and the gate, and the decay's logits, [B, N, D] each."""
         change = previous - x
-        shares = torch.tanh((x + change * self.mix_of_mix) @ self.mix_in).unflatten(-1, (MIXED, -1))
+        shares = torch.tanh((x + change * self.mix_of_mix.to(x.dtype)) @ self.mix_in).unflatten(-1, (MIXED, -1))
         shares = shares.transpose(1, 2) @ self.mix_out  # [B, N, 5, rank] to [B, 5, N, D]
         for_decay, for_key, for_value, for_query, for_gate = (
-            x + change * (mix + share) for mix, share in zip(self.mix, shares.unbind(dim=1), strict=True)
+            x + change * (mix + share.to(x.dtype))
+            for mix, share in zip(self.mix.to(x.dtype), shares.unbind(dim=1), strict=True)
         )
         decay = self.decay + torch.tanh(for_decay @ self.decay_in) @ self.decay_out
         return for_query, for_key, for_value, for_gate, decay
@@ -242,7 +243,9 @@ class RWKV7Attention(TokenShift):
 
     def mixed(self, x: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
         """Compute the inputs of r, k and v, the logits of decay and learning rate, and the gate."""
-        for_query, for_decay, for_key, for_value, for_rate, for_gate = (x + (previous - x) * mix for mix in self.mix)
+        for_query, for_decay, for_key, for_value, for_rate, for_gate = (
+            x + (previous - x) * mix for mix in self.mix.to(x.dtype)
+        )
         decay = self.decay + torch.tanh(for_decay @ self.decay_in) @ self.decay_out
         rate = self.rate + for_rate @ self.rate_in @ self.rate_out
         gate = torch.sigmoid(for_gate @ self.gate_in) @ self.gate_out

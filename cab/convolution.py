@@ -28,10 +28,12 @@ class ShortConvolution(nn.Module):
         width: width E per head.
         size: kernel size W.
         bias: whether to add b.
+        activation: whether silu follows.
     """
 
-    def __init__(self, num_heads: int, width: int, size: int, *, bias: bool = False) -> None:
+    def __init__(self, num_heads: int, width: int, size: int, *, bias: bool = False, activation: bool = False) -> None:
         super().__init__()
+        self.activation = activation
         bound = size**-0.5
         self.weight = nn.Parameter(torch.empty(size, num_heads, 1, width).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(num_heads, 1, width).uniform_(-bound, bound)) if bias else None
@@ -52,14 +54,15 @@ class ShortConvolution(nn.Module):
         Returns:
             The outputs, and the last W - 1 inputs that are not padding.
         """
-        return convolution(x, before, self.weight, self.bias), last_inputs(x, before, padding)
+        return convolution(x, before, self.weight, self.bias, self.activation), last_inputs(x, before, padding)
 
     def reference(self, x: Tensor) -> Tensor:
         """Convolve x [..., H, N, E] by torch's convolution of one channel per feature."""
         taps = self.weight.permute(1, 3, 2, 0).flatten(0, 1)  # [H E, 1, W]
         bias = None if self.bias is None else self.bias.flatten()
         flat = F.pad(x.mT.flatten(-3, -2), (len(self.weight) - 1, 0))
-        return F.conv1d(flat, taps, bias, groups=len(taps)).unflatten(-2, (x.shape[-3], -1)).mT
+        output = F.conv1d(flat, taps, bias, groups=len(taps)).unflatten(-2, (x.shape[-3], -1)).mT
+        return F.silu(output) if self.activation else output
 
 
 def last_inputs(x: Tensor, before: Tensor, padding: Tensor | None) -> Tensor:
@@ -73,17 +76,19 @@ def last_inputs(x: Tensor, before: Tensor, padding: Tensor | None) -> Tensor:
     return torch.where(index < 0, old, new.to(before.dtype))
 
 
-def _by_taps(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Convolve x [B, H, N, E], preceded by ``before`` [B, H, W - 1, E], with ``weight`` [W, H, 1, E]."""
+def _by_taps(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor | None, activation: bool) -> Tensor:
+    """Convolve x [B, H, N, E], preceded by ``before`` [B, H, W - 1, E], with ``weight`` [W, H, 1, E]; apply silu."""
     length, weight = x.shape[2], weight.to(x.dtype)
     seen = torch.cat([before.to(x.dtype), x], dim=2)
     output = seen[:, :, :length] * weight[0]
     for tap in range(1, len(weight)):
         output = torch.addcmul(output, seen[:, :, tap : tap + length], weight[tap])
-    return output if bias is None else output + bias.to(x.dtype)
+    if bias is not None:
+        output = output + bias.to(x.dtype)
+    return F.silu(output) if activation else output
 
 
-def _by_fla(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _by_fla(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor | None, activation: bool) -> Tensor:
     """Convolve all features of a token [B, N, H E] at once."""
 
     def flat(x: Tensor) -> Tensor:
@@ -91,8 +96,9 @@ def _by_fla(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor | None) -> T
 
     initial = F.pad(flat(before).mT, (1, 0))  # of W inputs, the first is not read
     taps = weight.flatten(1).mT
+    options = {"initial_state": initial, "activation": "silu" if activation else None}
     bias = None if bias is None else bias.flatten()
-    output, _ = call("modules.causal_conv1d.ops.causal_conv1d", flat(x), taps, bias, initial_state=initial)
+    output, _ = call("modules.causal_conv1d.ops.causal_conv1d", flat(x), taps, bias, **options)
     result: Tensor = output.unflatten(-1, (x.shape[1], -1)).transpose(1, 2)
     return result
 
@@ -106,11 +112,15 @@ class HeadConvolutions(nn.ModuleDict):
     names = ("query", "key", "value")
 
     @classmethod
-    def of(cls, shapes: Mapping[str, tuple[int, int]], size: int, *, bias: bool = False) -> Self:
+    def of(
+        cls, shapes: Mapping[str, tuple[int, int]], size: int, *, bias: bool = False, activation: bool = False
+    ) -> Self:
         """Create convolutions of kernel size ``size`` for the ``names`` of heads that have ``shapes`` (H, E)."""
         if size < 2:
             raise UserError(f"short_convolution must be 0 for no convolution, or at least 2, got {size}")
-        return cls({name: ShortConvolution(*shape, size, bias=bias) for name, shape in shapes.items()})
+        return cls(
+            {name: ShortConvolution(*shape, size, bias=bias, activation=activation) for name, shape in shapes.items()}
+        )
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> dict[str, Tensor]:
         """Return the state before the first token: the last W - 1 inputs of each convolution."""

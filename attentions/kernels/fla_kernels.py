@@ -59,7 +59,7 @@ def generalized_delta_rule(
 ) -> tuple[Tensor, Tensor]:
     """Compute the generalized delta rule with the flash-linear-attention kernel, which adds a (b S): a = -r."""
     factors = {"q": query, "k": key, "v": value, "a": -removal, "b": erasure}
-    return _call("generalized_delta_rule.dplr.chunk_dplr_delta_rule", factors, {"gk": bounded(log_decay)}, state)
+    return _call("generalized_delta_rule.dplr.chunk_dplr_delta_rule", factors, {"gk": log_decay}, state)
 
 
 def kda(
