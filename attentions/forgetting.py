@@ -36,7 +36,7 @@ def _by_targets(
     return sums_by_targets(weigh, q, v, is_causal=True, dropout=dropout).to(query.dtype)
 
 
-def _by_fla(query: Tensor, key: Tensor, value: Tensor, kept: Tensor, *, scale: float, dropout: float = 0.0) -> Tensor:
+def _by_fla(query: Tensor, key: Tensor, value: Tensor, kept: Tensor, *, scale: float, **_: float) -> Tensor:
     inputs = {"q": query, "k": key, "v": value, "g": kept}
     inputs = {name: x.transpose(1, 2) for name, x in inputs.items()}
     result: Tensor = call("ops.forgetting_attn.parallel_forgetting_attn", **inputs, scale=scale).transpose(1, 2)
