@@ -61,9 +61,9 @@ class MLSTMAttention(Recurrent):
         """Divide [q C, q n] by the normalizer, and apply norm and gate."""
         largest = upcast(output[..., -1:]).abs().clamp(min=1.0)
         hidden = output[..., :-1] / (largest + NORMALIZER_EPS * extras["stabilizer"].exp().unsqueeze(-1))
-        return self.normalize(hidden.to(output.dtype)) * self.split_heads(extras["gate"]).sigmoid()
+        return self.layer_norm(hidden.to(output.dtype)) * self.split_heads(extras["gate"]).sigmoid()
 
-    def normalize(self, x: Tensor) -> Tensor:
+    def layer_norm(self, x: Tensor) -> Tensor:
         """Compute the layer norm of x [B, H, N, V] per head, with a weight per feature of each head."""
         assert self.norm_weight is not None
         weight = self.norm_weight.to(x.dtype).unflatten(0, (self.num_heads, 1, -1))
@@ -103,7 +103,7 @@ class MLSTMAttention(Recurrent):
             q = query[:, t] * self.key_width**-0.5
             largest = torch.maximum((q * normalizer).sum(-1).abs(), (-m).exp()) + NORMALIZER_EPS
             outputs.append(torch.einsum("hk,hkv->hv", q, memory) / largest.unsqueeze(-1))
-        hidden = self.normalize(torch.stack(outputs, dim=1)[None])
+        hidden = self.layer_norm(torch.stack(outputs, dim=1)[None])
         return (hidden * self.split_heads(extras["gate"][None]).sigmoid())[0]
 
 

@@ -265,9 +265,9 @@ class RWKV7Attention(TokenShift):
         removal = unit(key * removed, eps=1e-12)
         key = key * (1 + (rate - 1) * replaced)
         output, memory = form(query, key, value, removal, rate * removal, log_decay, memory)
-        return self.normalize(output) + (query * bonus * key).sum(dim=-1, keepdim=True) * value, memory
+        return self.layer_norm(output) + (query * bonus * key).sum(dim=-1, keepdim=True) * value, memory
 
-    def normalize(self, x: Tensor) -> Tensor:
+    def layer_norm(self, x: Tensor) -> Tensor:
         normed = F.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
         return normed * self.norm_weight.to(x.dtype) + self.norm_bias.to(x.dtype)
 
@@ -288,7 +288,7 @@ class RWKV7Attention(TokenShift):
         for t in range(len(query)):
             memory = memory @ (w[t].diag_embed() - z[t].mT @ (a[t] * z[t])) + v[t].mT @ k[t]
             current = (r[t] * self.bonus * k[t]).sum(dim=-1, keepdim=True) * v[t]
-            outputs.append(self.normalize(r[t] @ memory.mT) + current)
+            outputs.append(self.layer_norm(r[t] @ memory.mT) + current)
         output = torch.stack(outputs).transpose(0, 2)  # [1, H, n, V]
         return self.out_proj(self.merge_heads(self.finish(output, v, extras)))[0]
 

@@ -5,6 +5,7 @@ Shapes: B batch, H heads, N tokens, E width of a head.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -16,7 +17,7 @@ from cab.kernels import Operation
 
 Activation = Literal["silu", "sigmoid"]
 
-ACTIVATIONS = {"silu": F.silu, "sigmoid": torch.sigmoid}
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"silu": F.silu, "sigmoid": torch.sigmoid}
 
 
 def _rms_norm(
