@@ -162,22 +162,29 @@ def glue() -> dict[str, tuple[Operation[..., Tensor], list[Tensor | None], dict[
     return cases
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", glue())
-def test_an_operation_around_it(name: str) -> None:
+def test_an_operation_around_it(name: str, dtype: torch.dtype) -> None:
+    """Heads, gates and tables are of this type, while weights and states are in float32."""
     operation, arguments, options = glue()[name]
-    constant = {"halves": (1, 2), "pairs of each sequence": (1, 2)}.get(name, ())
+    if operation is forgetting_attention and dtype is torch.bfloat16:
+        dtype = torch.float16  # the interpreter has no matrix products of bfloat16
+    are_tables = operation is rotary
+    wide = {id(x) for x in arguments if isinstance(x, Tensor) and (x.dim() < 3 or 70 not in x.shape)}
+    arguments = [x.to(dtype) if isinstance(x, Tensor) and id(x) not in wide else x for x in arguments]
 
-    def outputs(form: Any, dtype: torch.dtype) -> list[Tensor]:
+    def outputs(form: Any, convert: Callable[[Tensor], Tensor]) -> list[Tensor]:
         """Outputs and the gradients of every argument but tables."""
-        given = [x.clone().to(dtype) if isinstance(x, Tensor) else x for x in arguments]
-        leaves = [x.requires_grad_() for i, x in enumerate(given) if isinstance(x, Tensor) and i not in constant]
+        given = [convert(x).clone() if isinstance(x, Tensor) else x for x in arguments]
+        leaves = [x.requires_grad_() for x in given[: 1 if are_tables else None] if isinstance(x, Tensor)]
         output = form(*given, **options)
         return [output, *torch.autograd.grad(output.double().sin().sum(), leaves)]
 
-    found, expected = outputs(operation.backends[0].run, torch.float32), outputs(operation.reference, torch.float64)
+    found, expected = outputs(operation.backends[0].run, torch.clone), outputs(operation.reference, Tensor.double)
+    assert found[0].dtype is dtype
     for got, wanted in zip(found, expected, strict=True):
         assert got.shape == wanted.shape
-        assert (got - wanted).norm() <= 1e-4 * wanted.norm()
+        assert (got - wanted).norm() <= (1e-4 if dtype is torch.float32 else 2e-2) * wanted.norm()
 
 
 def test_who_counts_operators_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
