@@ -111,10 +111,11 @@ class _Round:
         """Yield queries and the keys that they may attend to."""
         length = self.order.shape[1]
         is_cpu = self.order.device.type == "cpu"
+        reads = is_cpu and not torch.compiler.is_compiling()
         size = CPU_BLOCK if is_cpu else DEVICE_BLOCK
         begins = range(0, length, size)
         # A device computes up to ``left`` keys of other buckets in vain, where the host would wait for the starts.
-        firsts = self.starts[:, ::size].amin(dim=0).tolist() if is_cpu else [0] * len(begins)
+        firsts = self.starts[:, ::size].amin(dim=0).tolist() if reads else [0] * len(begins)
         for begin, first in zip(begins, firsts, strict=True):
             end = min(begin + size, length)
             yield slice(begin, end), slice(max(first, begin - self.window.left), min(length, end + self.window.right))

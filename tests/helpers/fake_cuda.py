@@ -3,7 +3,7 @@
 Inside of :func:`fake_cuda` every tensor on ``cuda`` is fake, and every tensor on the CPU is real. The branches that a
 layer takes on CUDA and CUDA's autocast run as on a GPU. Kernels that torch cannot trace (flash-linear-attention, the
 Triton kernels, FlexAttention, scaled_dot_product_attention) are replaced by stubs that count one group of launches.
-Only forward passes without gradients run.
+Only forward passes run, by default without gradients.
 """
 
 from __future__ import annotations
@@ -183,6 +183,8 @@ def fake_cuda(autocast: torch.dtype | None = None) -> Iterator[Counts]:
         for name, module in stub_modules(counts).items():
             patch.setitem(sys.modules, name, module)
         before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(False)  # as by default, unlike in the tests
         torch.set_autocast_enabled("cuda", autocast is not None)
         torch.set_autocast_dtype("cuda", autocast or before[1])
         try:
@@ -190,6 +192,7 @@ def fake_cuda(autocast: torch.dtype | None = None) -> Iterator[Counts]:
         finally:
             torch.set_autocast_enabled("cuda", before[0])
             torch.set_autocast_dtype("cuda", before[1])
+            torch.use_deterministic_algorithms(strict[0], warn_only=strict[1])
             torch.clear_autocast_cache()
 
 
@@ -217,7 +220,7 @@ def to_fake_cuda(module: nn.Module, dtype: torch.dtype | None = None) -> nn.Modu
         return torch.empty(x.shape, dtype=dtype if dtype and x.is_floating_point() else x.dtype, device="cuda")
 
     for part in module.modules():
-        part._parameters.update({n: nn.Parameter(move(x), False) for n, x in part._parameters.items() if x is not None})
+        part._parameters.update({name: nn.Parameter(move(x)) for name, x in part._parameters.items() if x is not None})
         part._buffers.update({name: move(x) for name, x in part._buffers.items() if x is not None})
     return module
 
