@@ -83,21 +83,20 @@ class Mamba3Attention(Recurrent):
         angle = math.pi * upcast(extras["angle"]).tanh().unsqueeze(1) * step.unsqueeze(-1)
         return -step * F.softplus(rate).clamp(min=SLOWEST), step * (1 - share), step * share, angle
 
-    def rotate(self, x: Tensor, weight: Tensor, bias: Tensor, angle: Tensor) -> Tensor:
-        """Normalize x [B, 1, N, K] and rotate x + bias by angles [B, H, N, R], pair after pair of features."""
-        x = self.normalize(x) * weight.to(x.dtype) + bias.to(x.dtype)
-        size = 2 * angle.shape[-1]
-        even, odd, cos, sin = (
-            x[..., 0:size:2],
-            x[..., 1:size:2],
-            *(f(angle).to(x.dtype) for f in (torch.cos, torch.sin)),
-        )
-        turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
-        return torch.cat([turned, x[..., size:]], dim=-1)
+    def rotated(self, query: Tensor, key: Tensor, angle: Tensor) -> list[Tensor]:
+        """Normalize C and B [B, 1, N, K], add biases and rotate them by angles [B, H, N, R], pair after pair."""
+        size, tables = 2 * angle.shape[-1], [f(angle).to(query.dtype).transpose(1, 2) for f in (torch.cos, torch.sin)]
+        outputs = []
+        for x, weight, bias in (query, self.query_norm, self.query_bias), (key, self.key_norm, self.key_bias):
+            x = (self.normalize(x) * weight.to(x.dtype) + bias.to(x.dtype)).transpose(1, 2)
+            even, odd, cos, sin = x[..., 0:size:2], x[..., 1:size:2], *tables
+            turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
+            outputs.append(torch.cat([turned, x[..., size:]], dim=-1).transpose(1, 2))
+        return outputs
 
     def finish(self, output: Tensor, value: Tensor, extras: Extras) -> Tensor:
         """Add D x and multiply by silu of the gate."""
-        return (output + self.skip.to(output.dtype) * value) * F.silu(self.split_heads(extras["gate"]))
+        return torch.addcmul(output, self.skip.to(output.dtype), value) * F.silu(self.split_heads(extras["gate"]))
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return the initial state: ``memory`` without the last token, and angles, B, x and l dt of that token."""
@@ -117,13 +116,16 @@ class Mamba3Attention(Recurrent):
         (query, key, value), past = Attention.convolve(self, inputs, padding, state)
         log_decay, before, now, angle = self.dynamics(extras)
         # Sums in float64: float32 loses digits of an angle after thousands of tokens
-        angle = (state["angle"].unsqueeze(2) + angle.double().cumsum(dim=2)).remainder(2 * math.pi).to(log_decay.dtype)
-        query = self.rotate(query, self.query_norm, self.query_bias, angle)
-        key = self.rotate(key, self.key_norm, self.key_bias, angle)
+        angle = (
+            (state["angle"].unsqueeze(2) + angle.cumsum(dim=2, dtype=torch.float64))
+            .remainder(2 * math.pi)
+            .to(log_decay.dtype)
+        )
+        query, key = self.rotated(query, key, angle)
         tokens = {"angle": angle, "key": key, "value": value, "written": now.unsqueeze(-1)}
         before_first = {name: state[name].unsqueeze(2) for name in tokens}
         key_before, value_before, written = (
-            torch.cat([before_first[name].to(x.dtype), x[:, :, :-1]], dim=2) for name, x in list(tokens.items())[1:]
+            shifted(before_first[name], tokens[name]) for name in ("key", "value", "written")
         )
         scale = (written + before.unsqueeze(-1)) * log_decay.exp().unsqueeze(-1)
         terms = RecurrenceInputs(query, key_before, scale.to(value.dtype) * value_before, log_decay)
@@ -139,8 +141,7 @@ class Mamba3Attention(Recurrent):
         extras = {name: x[None] for name, x in extras.items()}
         log_decay, before, now, angle = self.dynamics(extras)
         angle = angle.cumsum(dim=2)
-        query = self.rotate(query[None], self.query_norm, self.query_bias, angle)
-        key = self.rotate(key[None], self.key_norm, self.key_bias, angle)
+        query, key = self.rotated(query[None], key[None], angle)
         written = torch.einsum("bhnk,bhnv->nbhkv", key, value[None])
         memory, previous, outputs = torch.zeros_like(written[0]), torch.zeros_like(written[0]), []
         for t, current in enumerate(written):
@@ -149,3 +150,8 @@ class Mamba3Attention(Recurrent):
             outputs.append(torch.einsum("bhk,bhkv->bhv", query[:, :, t], memory))
             previous = current
         return self.finish(torch.stack(outputs, dim=2), value[None], extras)[0]
+
+
+def shifted(first: Tensor, x: Tensor) -> Tensor:
+    """Return ``first`` [B, H, 1, E] and all tokens of x [B, H, N, E] but the last, one token after the other."""
+    return torch.cat([first.to(x.dtype).transpose(1, 2), x[:, :, :-1].transpose(1, 2)], dim=1).transpose(1, 2)
