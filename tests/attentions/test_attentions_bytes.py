@@ -1,7 +1,7 @@
 """Bytes that a layer's forward pass moves on a GPU, relative to the layer of flash-linear-attention 0.6.0.
 
-Both are counts on fake CUDA tensors with the same stubs of kernels. In the table, ``gb_before`` is with heads in float32
-around the kernel of the recurrence, ``gb`` now, and ``gb_fla`` that of the other layer of equal sizes in bfloat16.
+Both are counts on fake CUDA tensors with the same stubs of kernels. In the table, ``gb_before`` is with heads in
+float32 around the kernel of the recurrence, ``gb`` now, ``gb_fla`` that of the other layer of equal sizes in bfloat16.
 """
 
 from __future__ import annotations
