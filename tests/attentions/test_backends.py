@@ -6,7 +6,9 @@ import csv
 from importlib.util import find_spec
 
 import pytest
+import torch
 
+from cab import build_attention
 from cab.registry.registries import ATTENTIONS
 from tests.helpers.attentions import on_fake_cuda
 
@@ -65,3 +67,13 @@ def test_few_attentions_make_the_host_wait() -> None:
     assert len(READS) <= 7
     assert len(READS_WITH_PADDING) <= 7
     assert {name for name, _ in READS_WITH_PADDING} <= set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"), [("compressive", "CS"), ("reformer", "CS"), ("routing", "CS"), ("yoso", "NS")]
+)
+def test_sizes_from_shapes_compile_to_one_graph(name: str, pattern: str) -> None:
+    module = build_attention(name, pattern=pattern, embed_dim=32, num_heads=2).eval()
+    x = torch.randn(2, 140, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(module, fullgraph=True, backend="eager")(x), module(x))
