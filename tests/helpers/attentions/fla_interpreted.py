@@ -139,7 +139,10 @@ def test_who_counts_operators_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_operations(lambda: fla_kernels.recurrence(**given)).foreign == {"flash-linear-attention"}
 
 
-@pytest.mark.parametrize("operation", [op for op in operations() if any(x.name == "fla" for x in op.backends)])
+FUSED = [operation for operation in operations() if any(backend.name == "fla" for backend in operation.backends)]
+
+
+@pytest.mark.parametrize("operation", FUSED, ids=lambda operation: operation.name)
 def test_an_operation_is_as_exact_as_its_reference(
     operation: Operation[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
