@@ -194,7 +194,10 @@ def test_who_counts_operators_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_operations(lambda: fla_kernels.recurrence(**given)).foreign == {"flash-linear-attention"}
 
 
-@pytest.mark.parametrize("operation", [op for op in operations() if any(recurrence_inputs(op.name, 64, 16))])
+OVER_TOKENS = [operation for operation in operations() if any(recurrence_inputs(operation.name, 64, 16))]
+
+
+@pytest.mark.parametrize("operation", OVER_TOKENS, ids=lambda operation: operation.name)
 def test_an_operation_is_as_exact_as_its_reference(
     operation: Operation[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
