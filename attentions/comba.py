@@ -6,12 +6,11 @@ from typing import Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, projection
 from attentions.deltanet import GatedDeltaNetAttention
 from attentions.kernels.delta_rule import comba
-from attentions.kernels.linear_attention import unit
+from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import Form
 from cab import ParamGroupOverride, register_attention
 from cab.attention import SizeArguments
@@ -35,6 +34,7 @@ class CombaAttention(GatedDeltaNetAttention):
     """
 
     operation = comba
+    gate_activation = "sigmoid"
 
     def __init__(self, *, correction: float = 1.0, short_convolution: int = 4, **common: Unpack[SizeArguments]) -> None:
         super().__init__(short_convolution=short_convolution, **common)
@@ -46,13 +46,12 @@ class CombaAttention(GatedDeltaNetAttention):
         return super().param_group_overrides() | {"correction": ParamGroupOverride(weight_decay=0.0)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, position: Tensor) -> RecurrenceInputs:
-        terms = super().terms(query, key, value, extras, position)
-        corrected = F.silu(query) - self.correction.to(key.dtype) * self.scaled(F.silu(key))
-        return terms._replace(query=unit(corrected) * self.key_width**-0.5)
+        corrected = query - self.correction.to(key.dtype) * self.scaled(key)
+        return super().terms(corrected, key, value, extras, position)
 
     def scaled(self, key: Tensor) -> Tensor:
         """Compute c k [B, H, N, K]."""
-        return self.feedback.to(key.dtype).sigmoid() * key
+        return upcast(self.feedback).sigmoid().to(key.dtype) * key
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         query, key, value, log_decay, strength = terms
@@ -65,7 +64,3 @@ class CombaAttention(GatedDeltaNetAttention):
         read = torch.einsum("bhk,bhkv->bhv", self.scaled(now.key.unsqueeze(2)).squeeze(2), memory)
         written = now.strength[..., None, None] * now.key.unsqueeze(-1) * (now.value - read).unsqueeze(-2)
         return now.log_decay.exp()[..., None, None] * memory + written
-
-    def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
-        """Normalize o [B, H, N, V] and multiply it by the sigmoid of the gate."""
-        return self.normalize(output) * self.split_heads(extras["gate"]).sigmoid()

@@ -12,7 +12,9 @@ from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection, xavier_linear
 from attentions.kernels.chunks import Heads
 from attentions.kernels.delta_rule import delta_rule
-from attentions.kernels.linear_attention import KERNELS, unit
+from attentions.kernels.linear_attention import KERNELS
+from attentions.kernels.norms import unit
+from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import Form
 from attentions.ssd import step_map
 from cab import DecodeState, ParamGroupOverride, Pattern, register_attention
@@ -57,6 +59,8 @@ class DeltaNetAttention(DeltaRule):
         short_convolution: kernel size of the short convolutions; 4 in the paper, 0 for none.
     """
 
+    activates_heads = True
+
     def __init__(
         self, *, negative_eigenvalues: bool = False, short_convolution: int = 4, **common: Unpack[SizeArguments]
     ) -> None:
@@ -68,9 +72,9 @@ class DeltaNetAttention(DeltaRule):
         return {"strength": self.strength_proj(key)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
-        query, key = unit(F.silu(query)), unit(F.silu(key))
+        query, key = unit(query), unit(key)
         strength = self.largest_strength * extras["strength"].sigmoid().transpose(1, 2)
-        return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), strength=strength)
+        return RecurrenceInputs(query * self.key_width**-0.5, key, value, strength=strength)
 
 
 @register_attention("gated_deltanet", patterns="CS", complexity="n", paper="Yang et al. 2025")
@@ -90,6 +94,7 @@ class GatedDeltaNetAttention(DeltaRule):
         short_convolution: kernel size of the short convolutions; 4 in the paper, 0 for none.
     """
 
+    activates_heads = True
     claims = Claims(parameter_budget=0.15)  # 5.25 D^2 per layer, as published: 11.8% of GPT-2
 
     def __init__(
@@ -121,12 +126,12 @@ class GatedDeltaNetAttention(DeltaRule):
         return {"strength": self.strength_proj(key), "step": self.step_proj(key)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
-        query, key = unit(F.silu(query)), unit(F.silu(key))
+        query, key = unit(query), unit(key)
         # Contiguous: the compiler assumes that layout of the gradient.
-        step = F.softplus(extras["step"].transpose(1, 2).contiguous())
+        step = F.softplus(upcast(extras["step"]).transpose(1, 2).contiguous())
         log_decay = -self.log_rate.to(step.dtype).exp().unsqueeze(-1) * step
         strength = self.largest_strength * extras["strength"].transpose(1, 2).sigmoid()
-        return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)
+        return RecurrenceInputs(query * self.key_width**-0.5, key, value, log_decay, strength)
 
 
 @register_attention("dpfp", patterns="NS CS NC CC", complexity="n", paper="Schlag et al. 2021")

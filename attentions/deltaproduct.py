@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
 from attentions.kernels.delta_rule import delta_product
-from attentions.kernels.linear_attention import unit
+from attentions.kernels.norms import unit
+from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import Form
 from attentions.ssd import step_map
 from cab import ParamGroupOverride, register_attention
@@ -37,6 +38,7 @@ class DeltaProductAttention(Recurrent):
         short_convolution: kernel size of the short convolutions; 4 as published, 0 for none.
     """
 
+    activates_heads = True
     operation = delta_product
     claims = Claims(parameter_budget=0.3)  # 8.25 D^2 per layer with two factors, as published
 
@@ -64,7 +66,7 @@ class DeltaProductAttention(Recurrent):
         self.v_proj = projection(self.embed_dim, self.num_heads * value, None)
         if self.convolutions is not None:
             for name, width in (("key", key), ("value", value)):
-                self.convolutions[name] = ShortConvolution(self.num_heads, width, short_convolution)
+                self.convolutions[name] = ShortConvolution(self.num_heads, width, short_convolution, activation=True)
         self.strength_proj = projection(self.embed_dim, self.num_heads * num_factors, None)
         self.log_rate = nn.Parameter(torch.empty(self.num_heads, 1).uniform_(1e-3, 16.0).log())
         self.step_proj = step_map(self.embed_dim, self.num_heads)
@@ -77,12 +79,12 @@ class DeltaProductAttention(Recurrent):
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
         """Compute the terms with all keys [B, H, N, n K], values [B, H, N, n V] and strengths [B, H, N, n]."""
-        query, key = unit(F.silu(query)), unit(F.silu(key).unflatten(-1, (self.num_factors, -1))).flatten(-2)
+        query, key = unit(query), unit(key.unflatten(-1, (self.num_factors, -1))).flatten(-2)
         # Contiguous: the compiler assumes that layout of the gradient.
-        step = F.softplus(extras["step"].transpose(1, 2).contiguous())
+        step = F.softplus(upcast(extras["step"]).transpose(1, 2).contiguous())
         log_decay = -self.log_rate.to(step.dtype).exp() * step
         strength = self.largest_strength * self.split_heads(extras["strength"]).sigmoid()
-        return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)
+        return RecurrenceInputs(query * self.key_width**-0.5, key, value, log_decay, strength)
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         """Compute a delta rule with n keys per token."""
@@ -94,14 +96,15 @@ class DeltaProductAttention(Recurrent):
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **extras: Tensor) -> Tensor:
         """Compute the recurrence of convolved heads of one row step by step, [H, n, ...] to [H, n, V]."""
         extras = {name: x[None] for name, x in extras.items()}
-        terms = self.terms(query[None], key[None], value[None], extras, torch.arange(query.shape[1]))
+        query, key, value = self.activated([query[None], key[None], value[None]])
+        terms = self.terms(query, key, value, extras, torch.arange(query.shape[2]))
         memory = value.new_zeros(1, self.num_heads, self.key_width, self.value_width)
         outputs = []
-        for t in range(query.shape[1]):
+        for t in range(query.shape[2]):
             q, k, v, g, b = (x[:, :, t] for x in terms if x is not None)
             memory = memory * g.exp()[..., None, None]
             for k_i, v_i, b_i in zip(*(x.chunk(self.num_factors, dim=-1) for x in (k, v, b)), strict=True):
                 missing = v_i - torch.einsum("bhk,bhkv->bhv", k_i, memory)
                 memory = memory + (b_i * k_i).unsqueeze(-1) * missing.unsqueeze(-2)
             outputs.append(torch.einsum("bhk,bhkv->bhv", q, memory))
-        return self.finish(torch.stack(outputs, dim=2), value[None], extras)[0]
+        return self.finish(torch.stack(outputs, dim=2), value, extras)[0]

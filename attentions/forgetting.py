@@ -12,10 +12,44 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.chunks import masked, sums_by_targets
+from attentions.kernels.fla_kernels import WIDTHS
 from attentions.kernels.numerics import masked_softmax, upcast
 from attentions.kernels.token_cache import append_tokens, empty_cache, masked_tokens
 from cab import Attention, DecodeState, PaddingMasks, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.flash_linear_attention import call, fla_backend
+from cab.kernels import Operation
+
+
+def _by_targets(
+    query: Tensor, key: Tensor, value: Tensor, kept: Tensor, *, scale: float, dropout: float = 0.0
+) -> Tensor:
+    """Compute causal attention of heads [B, H, N, E] whose logits fall by the sums of ``kept`` [B, H, N]."""
+    q, k, v, total = upcast(query), upcast(key), upcast(value), kept.double().cumsum(dim=-1)
+
+    def weigh(targets: slice, num_keys: int) -> Tensor:
+        # F_t is the same for all keys: softmax does not see it.
+        since = total[:, :, targets.start, None] - total[:, :, :num_keys]
+        logits = q[:, :, targets] @ k[:, :, :num_keys].mT * scale + since.to(q.dtype).unsqueeze(2)
+        return masked_softmax(logits, masked(targets, num_keys, None, is_causal=True, like=q))
+
+    return sums_by_targets(weigh, q, v, is_causal=True, dropout=dropout).to(query.dtype)
+
+
+def _by_fla(query: Tensor, key: Tensor, value: Tensor, kept: Tensor, *, scale: float, **_: float) -> Tensor:
+    inputs = {"q": query, "k": key, "v": value, "g": kept}
+    inputs = {name: x.transpose(1, 2) for name, x in inputs.items()}
+    result: Tensor = call("ops.forgetting_attn.parallel_forgetting_attn", **inputs, scale=scale).transpose(1, 2)
+    return result
+
+
+def _refuses(query: Tensor, *_: Tensor, dropout: float, **__: float) -> str | None:
+    if dropout:
+        return "dropout"
+    return None if query.shape[-1] in WIDTHS else f"heads of {query.shape[-1]} features"
+
+
+forgetting_attention = Operation("forgetting_attention", _by_targets, fla_backend(_by_fla, _refuses))
 
 
 @register_attention("forgetting", patterns="CS", complexity="n^2", paper="Lin et al. 2025")
@@ -40,15 +74,7 @@ class ForgettingAttention(Attention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, kept: Tensor) -> Tensor:
         # With the padding on the right, the causal order alone hides it from every real target.
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v, total = upcast(query), upcast(key), upcast(value), kept.double().cumsum(dim=-1)
-
-            def weigh(targets: slice, num_keys: int) -> Tensor:
-                # F_t is the same for all keys: softmax does not see it.
-                since = total[:, :, targets.start, None] - total[:, :, :num_keys]
-                logits = q[:, :, targets] @ k[:, :, :num_keys].mT * self.scale + since.to(q.dtype).unsqueeze(2)
-                return masked_softmax(logits, masked(targets, num_keys, None, is_causal=True, like=q))
-
-            return sums_by_targets(weigh, q, v, is_causal=True, dropout=self.weight_dropout).to(query.dtype)
+            return forgetting_attention(query, key, value, kept, scale=self.scale, dropout=self.weight_dropout)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, kept: Tensor) -> Tensor:
         total = kept.cumsum(dim=-1)

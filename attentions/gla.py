@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection, xavier_linear
+from attentions.kernels.chunks import Heads
+from attentions.kernels.numerics import upcast
 from cab import LayerPosition, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
 from cab.registry.options import Positive
@@ -33,6 +35,8 @@ class GatedLinearAttention(Recurrent):
         short_convolution: kernel size of short convolutions of q, k and v, followed by silu; 0, as published, for none.
     """
 
+    activates_heads = True
+
     def __init__(
         self,
         *,
@@ -45,13 +49,15 @@ class GatedLinearAttention(Recurrent):
             xavier_linear(gate_rank, self.num_heads * self.key_width, gain=GAIN),
         )
 
+    def activated(self, heads: Heads) -> Heads:
+        """Return heads as they are: silu follows the short convolutions only."""
+        return heads
+
     def key_side_inputs(self, key: Tensor) -> dict[str, Tensor]:
         return {"decay_logit": self.decay_map(key)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
-        if self.short_convolution:
-            query, key, value = F.silu(query), F.silu(key), F.silu(value)
-        log_decay = F.logsigmoid(self.split_heads(extras["decay_logit"])) / TEMPERATURE
+        log_decay = F.logsigmoid(upcast(self.split_heads(extras["decay_logit"]))) / TEMPERATURE
         return RecurrenceInputs(query * self.key_width**-0.5, key, value, log_decay)
 
 
@@ -77,9 +83,9 @@ class HGRN2Attention(Recurrent):
             self.bound = nn.Parameter(bound.logit())
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, _position: Tensor) -> RecurrenceInputs:
-        log_forget, written = F.logsigmoid(key), (-key).sigmoid()
+        log_forget, written = F.logsigmoid(upcast(key)), (-key).sigmoid()
         if self.bound is not None:
-            bound = self.bound.to(key.dtype)
+            bound = self.bound.to(log_forget.dtype)
             log_forget = torch.logaddexp(F.logsigmoid(bound), F.logsigmoid(-bound) + log_forget)
             written = written * (-bound).sigmoid()
         return RecurrenceInputs(F.silu(query), written, value, log_forget)

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
 from attentions.kernels.delta_rule import kda
-from attentions.kernels.linear_attention import unit
+from attentions.kernels.norms import unit
+from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import Form
 from attentions.ssd import step_map
 from cab import ParamGroupOverride, register_attention
@@ -33,6 +34,8 @@ class KDAAttention(Recurrent):
     """
 
     operation = kda
+    activates_heads = True
+    gate_activation = "sigmoid"
 
     def __init__(
         self, *, negative_eigenvalues: bool = False, short_convolution: int = 4, **common: Unpack[SizeArguments]
@@ -59,10 +62,10 @@ class KDAAttention(Recurrent):
         return {"strength": self.strength_proj(key), "step": self.decay_map(key)}
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
-        query, key = unit(F.silu(query)), unit(F.silu(key))
-        log_decay = -self.log_rate.to(key.dtype).exp() * F.softplus(self.split_heads(extras["step"]))
+        query, key = unit(query), unit(key)
+        log_decay = -upcast(self.log_rate).exp() * F.softplus(self.split_heads(extras["step"]))
         strength = self.largest_strength * self.split_heads(extras["strength"]).sigmoid()
-        return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)
+        return RecurrenceInputs(query * self.key_width**-0.5, key, value, log_decay, strength)
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         query, key, value, log_decay, strength = terms
@@ -75,7 +78,3 @@ class KDAAttention(Recurrent):
         memory = memory * now.log_decay.exp().unsqueeze(-1)
         missing = now.value - torch.einsum("bhk,bhkv->bhv", now.key, memory)
         return memory + (now.strength * now.key).unsqueeze(-1) * missing.unsqueeze(-2)
-
-    def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
-        """Normalize o [B, H, N, V] and multiply it by the sigmoid of the gate."""
-        return self.normalize(output) * self.split_heads(extras["gate"]).sigmoid()

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
+from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection, tokens_read
 from attentions.kernels.chunks import Heads
 from attentions.kernels.numerics import upcast
 from attentions.ssd import step_map
 from cab import Attention, DecodeState, ParamGroupOverride, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.claims import Claims
-from cab.padding import lengths
+from cab.convolution import last_inputs
 from cab.registry.options import Positive
 
 SLOWEST = 1e-4
@@ -78,22 +78,25 @@ class Mamba3Attention(Recurrent):
 
     def dynamics(self, extras: Extras) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Compute -dt A, (1 - l) dt and l dt [B, H, N], and the steps of the angles [B, H, N, R]."""
-        step, rate, share = (extras[name].transpose(1, 2).contiguous() for name in ("step", "rate", "share"))
+        step, rate, share = (upcast(extras[name]).transpose(1, 2).contiguous() for name in ("step", "rate", "share"))
         step, share = F.softplus(step), share.sigmoid()
-        angle = math.pi * extras["angle"].tanh().unsqueeze(1) * step.unsqueeze(-1)
+        angle = math.pi * upcast(extras["angle"]).tanh().unsqueeze(1) * step.unsqueeze(-1)
         return -step * F.softplus(rate).clamp(min=SLOWEST), step * (1 - share), step * share, angle
 
-    def rotate(self, x: Tensor, weight: Tensor, bias: Tensor, angle: Tensor) -> Tensor:
-        """Normalize x [B, 1, N, K] and rotate x + bias by angles [B, H, N, R], pair after pair of features."""
-        x = self.normalize(x) * weight.to(x.dtype) + bias.to(x.dtype)
-        size = 2 * angle.shape[-1]
-        even, odd, cos, sin = x[..., 0:size:2], x[..., 1:size:2], angle.cos(), angle.sin()
-        turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
-        return torch.cat([turned, x[..., size:]], dim=-1)
+    def rotated(self, query: Tensor, key: Tensor, angle: Tensor) -> list[Tensor]:
+        """Normalize C and B [B, 1, N, K], add biases and rotate them by angles [B, H, N, R], pair after pair."""
+        size, tables = 2 * angle.shape[-1], [f(angle).to(query.dtype).transpose(1, 2) for f in (torch.cos, torch.sin)]
+        outputs = []
+        for x, weight, bias in (query, self.query_norm, self.query_bias), (key, self.key_norm, self.key_bias):
+            x = (self.normalize(x) * weight.to(x.dtype) + bias.to(x.dtype)).transpose(1, 2)
+            even, odd, cos, sin = x[..., 0:size:2], x[..., 1:size:2], *tables
+            turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
+            outputs.append(torch.cat([turned, x[..., size:]], dim=-1).transpose(1, 2))
+        return outputs
 
     def finish(self, output: Tensor, value: Tensor, extras: Extras) -> Tensor:
         """Add D x and multiply by silu of the gate."""
-        return (output + self.skip.to(output.dtype) * value) * F.silu(self.split_heads(extras["gate"]))
+        return torch.addcmul(output, self.skip.to(output.dtype), value) * F.silu(self.split_heads(extras["gate"]))
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return the initial state: ``memory`` without the last token, and angles, B, x and l dt of that token."""
@@ -109,32 +112,36 @@ class Mamba3Attention(Recurrent):
 
     def decode_chunk(self, heads: Heads, padding: Tensor | None, state: DecodeState, extras: Extras) -> Decoded:
         """Compute the sum over earlier tokens as a recurrence of the tokens one before, and add the current one."""
-        (query, key, value), past = Attention.convolve(self, list(map(upcast, heads)), padding, state)
+        inputs, extras = self.widened(heads, state, extras)
+        (query, key, value), past = Attention.convolve(self, inputs, padding, state)
         log_decay, before, now, angle = self.dynamics(extras)
         # Sums in float64: float32 loses digits of an angle after thousands of tokens
-        angle = (state["angle"].unsqueeze(2) + angle.double().cumsum(dim=2)).remainder(2 * math.pi).to(value.dtype)
-        query = self.rotate(query, self.query_norm, self.query_bias, angle)
-        key = self.rotate(key, self.key_norm, self.key_bias, angle)
+        angle = (
+            (state["angle"].unsqueeze(2) + angle.cumsum(dim=2, dtype=torch.float64))
+            .remainder(2 * math.pi)
+            .to(log_decay.dtype)
+        )
+        query, key = self.rotated(query, key, angle)
         tokens = {"angle": angle, "key": key, "value": value, "written": now.unsqueeze(-1)}
-        seen = {name: torch.cat([state[name].unsqueeze(2), x], dim=2) for name, x in tokens.items()}
-        earlier = {name: x[:, :, :-1] for name, x in seen.items()}
-        scale = (earlier["written"] + before.unsqueeze(-1)) * log_decay.exp().unsqueeze(-1)
-        terms = RecurrenceInputs(query, earlier["key"], scale * earlier["value"], log_decay)
+        before_first = {name: state[name].unsqueeze(2) for name in tokens}
+        key_before, value_before, written = (
+            shifted(before_first[name], tokens[name]) for name in ("key", "value", "written")
+        )
+        scale = (written + before.unsqueeze(-1)) * log_decay.exp().unsqueeze(-1)
+        terms = RecurrenceInputs(query, key_before, scale.to(value.dtype) * value_before, log_decay)
         form = self.operation.rounding_to(heads[0].dtype)
         output, memory = self.update(self.mask_padding(terms, padding), state["memory"], form)
-        output = output + (now * (query * key).sum(dim=-1)).unsqueeze(-1) * value
-        count = lengths(query, padding)
-        rows = torch.arange(len(count), device=count.device)
-        last = {name: x[rows, :, count] for name, x in seen.items()}
-        return self.finish(output, value, extras), {"memory": memory, "length": state["length"] + count, **last, **past}
+        output = output + (now * (query * key).sum(dim=-1)).unsqueeze(-1).to(value.dtype) * value
+        length = tokens_read(state, query, padding)
+        last = {name: last_inputs(x, before_first[name], padding).squeeze(2) for name, x in tokens.items()}
+        return self.finish(output, value, extras), {"memory": memory, "length": length, **last, **past}
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **extras: Tensor) -> Tensor:
         """Compute the recurrence of one row token by token, [H or 1, n, ...] to [H, n, V]."""
         extras = {name: x[None] for name, x in extras.items()}
         log_decay, before, now, angle = self.dynamics(extras)
         angle = angle.cumsum(dim=2)
-        query = self.rotate(query[None], self.query_norm, self.query_bias, angle)
-        key = self.rotate(key[None], self.key_norm, self.key_bias, angle)
+        query, key = self.rotated(query[None], key[None], angle)
         written = torch.einsum("bhnk,bhnv->nbhkv", key, value[None])
         memory, previous, outputs = torch.zeros_like(written[0]), torch.zeros_like(written[0]), []
         for t, current in enumerate(written):
@@ -143,3 +150,8 @@ class Mamba3Attention(Recurrent):
             outputs.append(torch.einsum("bhk,bhkv->bhv", query[:, :, t], memory))
             previous = current
         return self.finish(torch.stack(outputs, dim=2), value[None], extras)[0]
+
+
+def shifted(first: Tensor, x: Tensor) -> Tensor:
+    """Return ``first`` [B, H, 1, E] and all tokens of x [B, H, N, E] but the last, one token after the other."""
+    return torch.cat([first.to(x.dtype).transpose(1, 2), x[:, :, :-1].transpose(1, 2)], dim=1).transpose(1, 2)

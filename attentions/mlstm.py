@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from attentions.kernels.chunks import Heads
+from attentions.kernels.numerics import upcast
 from cab import DecodeState, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.claims import Claims
@@ -53,16 +54,16 @@ class MLSTMAttention(Recurrent):
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
         """Compute q, k, the values [i v, i] and log f."""
         log_input, log_forget = log_gates(extras)
-        weighted = F.pad(value, (0, 1), value=1.0) * log_input.exp().unsqueeze(-1)
+        weighted = F.pad(value, (0, 1), value=1.0) * log_input.exp().unsqueeze(-1).to(value.dtype)
         return RecurrenceInputs(query * self.key_width**-0.5, key, weighted, log_forget)
 
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
         """Divide [q C, q n] by the normalizer, and apply norm and gate."""
-        largest = output[..., -1:].abs().clamp(min=1.0)
+        largest = upcast(output[..., -1:]).abs().clamp(min=1.0)
         hidden = output[..., :-1] / (largest + NORMALIZER_EPS * extras["stabilizer"].exp().unsqueeze(-1))
-        return self.normalize(hidden) * self.split_heads(extras["gate"]).sigmoid()
+        return self.layer_norm(hidden.to(output.dtype)) * self.split_heads(extras["gate"]).sigmoid()
 
-    def normalize(self, x: Tensor) -> Tensor:
+    def layer_norm(self, x: Tensor) -> Tensor:
         """Compute the layer norm of x [B, H, N, V] per head, with a weight per feature of each head."""
         assert self.norm_weight is not None
         weight = self.norm_weight.to(x.dtype).unflatten(0, (self.num_heads, 1, -1))
@@ -102,13 +103,13 @@ class MLSTMAttention(Recurrent):
             q = query[:, t] * self.key_width**-0.5
             largest = torch.maximum((q * normalizer).sum(-1).abs(), (-m).exp()) + NORMALIZER_EPS
             outputs.append(torch.einsum("hk,hkv->hv", q, memory) / largest.unsqueeze(-1))
-        hidden = self.normalize(torch.stack(outputs, dim=1)[None])
+        hidden = self.layer_norm(torch.stack(outputs, dim=1)[None])
         return (hidden * self.split_heads(extras["gate"][None]).sigmoid())[0]
 
 
 def log_gates(extras: Extras) -> tuple[Tensor, Tensor]:
     """Return log i and log f [B, H, N] of the logits [B, N, H]."""
     # Contiguous: the compiler assumes that layout of the gradient.
-    logits = (CAP * (extras[name].transpose(1, 2).contiguous() / CAP).tanh() for name in ("input", "forget"))
+    logits = (CAP * (upcast(extras[name]).transpose(1, 2).contiguous() / CAP).tanh() for name in ("input", "forget"))
     log_input, forget = logits
     return log_input, F.logsigmoid(forget)

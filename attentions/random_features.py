@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_fill
 from attentions.kernels.chunks import Extras
 from attentions.kernels.exponential_features import KeyMeans, read_features
-from attentions.kernels.linear_attention import Trigonometric, unit
+from attentions.kernels.linear_attention import Trigonometric
+from attentions.kernels.norms import unit
 from attentions.kernels.numerics import mask_value
 from cab import DecodeState, Pattern, UnsupportedError, register_attention
 from cab.attention import CommonArguments

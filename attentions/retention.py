@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
-from attentions.kernels.layers import alibi_slopes
+from attentions.kernels.layers import alibi_slopes, rotary
+from attentions.kernels.numerics import accumulation_dtype
 from cab import LayerPosition, UserError, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
 from cab.claims import Claims
@@ -41,22 +42,17 @@ class RetentionAttention(Recurrent):
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, _extras: Extras, position: Tensor) -> RecurrenceInputs:
         """Rotate queries and keys and scale the queries; the log decays are [1, H, N]."""
-        query, key = (rotate(x, position) for x in (query * self.key_width**-0.5, key))
+        rates = 1e4 ** -torch.linspace(0, 1, self.key_width // 2, dtype=torch.float64, device=query.device)
+        angle = position[:, None, :, None] * rates
+        cos, sin = angle.cos().to(query.dtype), angle.sin().to(query.dtype)
+        query, key = (rotary(x, cos, sin, by_halves=True) for x in (query * self.key_width**-0.5, key))
         heads = torch.arange(self.num_heads, device=query.device, dtype=torch.float64)
         log_decay = torch.log1p(-(2.0 ** (-5.0 - heads))).view(1, -1, 1)
         total = torch.expm1(log_decay * (position[:, None] + 1)) / torch.expm1(log_decay)  # [B or 1, H, N]
         query = query * total.rsqrt().to(query.dtype).unsqueeze(-1)
-        return RecurrenceInputs(query, key, value, log_decay.to(query.dtype).expand(1, -1, query.shape[2]))
-
-
-def rotate(x: Tensor, position: Tensor) -> Tensor:
-    """Rotate the features i and i + K/2 of x [B, H, N, K] by position [B or 1, N] times the rate of pair i."""
-    pairs = x.shape[-1] // 2
-    rates = 1e4 ** -torch.linspace(0, 1, pairs, dtype=torch.float64, device=x.device)
-    angle = position[:, None, :, None] * rates
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    x_1, x_2 = x.chunk(2, dim=-1)
-    return torch.cat([x_1 * cos - x_2 * sin, x_1 * sin + x_2 * cos], dim=-1)
+        return RecurrenceInputs(
+            query, key, value, log_decay.to(accumulation_dtype(query.dtype)).expand(1, -1, query.shape[2])
+        )
 
 
 @register_attention("lightning", patterns="CS", complexity="n", paper="Qin et al. 2023")
@@ -114,11 +110,11 @@ class LightningAttention(Recurrent):
             value = F.silu(value)
         if self.theta is not None:
             angle = self.theta.double() * position[:, None, :, None]
-            cos, sin = angle.cos().to(query.dtype), angle.sin().to(query.dtype)
-            query, key = (torch.cat([x * cos, x * sin], dim=-1) for x in (query, key))
+            turns = torch.stack([f(angle).to(query.dtype) for f in (torch.cos, torch.sin)], dim=-2)
+            query, key = ((x.unsqueeze(-2) * turns).flatten(-2) for x in (query, key))
         heads = torch.arange(self.num_heads, device=query.device, dtype=torch.float64)
         slopes = 8 / self.num_heads * heads if self.variant == "paper" else alibi_slopes(heads)
-        log_decay = (-self.rate * slopes).to(query.dtype)
+        log_decay = (-self.rate * slopes).to(accumulation_dtype(query.dtype))
         return RecurrenceInputs(query, key, value, log_decay.view(1, -1, 1).expand(1, -1, query.shape[2]))
 
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:

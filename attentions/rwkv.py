@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from attentions.kernels.chunks import tokens_at_once
 from attentions.kernels.delta_rule import rwkv7
-from attentions.kernels.linear_attention import unit
-from attentions.kernels.numerics import recompute
+from attentions.kernels.norms import unit
+from attentions.kernels.numerics import recompute, upcast
 from attentions.kernels.recurrence import Form
 from cab import LayerPosition, PaddingMasks, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments, Decoded, DecodeState
@@ -52,7 +52,7 @@ class TokenShift(Recurrent):
         size = tokens_at_once(len(x) * self.num_heads, x.device)
         chunks = zip(x.split(size, dim=1), previous.split(size, dim=1), strict=True)
         parts = zip(*(recompute(self.mixed, *chunk) for chunk in chunks), strict=True)
-        return tuple(torch.cat(part, dim=1) for part in parts)
+        return tuple(torch.cat(part, dim=1) if len(part) > 1 else part[0] for part in parts)
 
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
         """Compute the outputs [B, N, D] of all tokens."""
@@ -132,16 +132,17 @@ class RWKV6Attention(TokenShift):
     def mixed(self, x: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
         """Compute the inputs of r, k, v and the gate, and the decay's logits, [B, N, D] each."""
         change = previous - x
-        shares = torch.tanh((x + change * self.mix_of_mix) @ self.mix_in).unflatten(-1, (MIXED, -1))
+        shares = torch.tanh((x + change * self.mix_of_mix.to(x.dtype)) @ self.mix_in).unflatten(-1, (MIXED, -1))
         shares = shares.transpose(1, 2) @ self.mix_out  # [B, N, 5, rank] to [B, 5, N, D]
         for_decay, for_key, for_value, for_query, for_gate = (
-            x + change * (mix + share) for mix, share in zip(self.mix, shares.unbind(dim=1), strict=True)
+            x + change * (mix + share.to(x.dtype))
+            for mix, share in zip(self.mix.to(x.dtype), shares.unbind(dim=1), strict=True)
         )
         decay = self.decay + torch.tanh(for_decay @ self.decay_in) @ self.decay_out
         return for_query, for_key, for_value, for_gate, decay
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
-        log_decay = -self.split_heads(extras["decay"]).clamp(max=LARGEST).exp()
+        log_decay = -upcast(self.split_heads(extras["decay"])).clamp(max=LARGEST).exp()
         return RecurrenceInputs(query, key, value, log_decay)
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
@@ -151,7 +152,7 @@ class RWKV6Attention(TokenShift):
         reads the initial state.
         """
         query, key, value, log_decay, _ = terms
-        initial = query[:, :, :1] @ memory
+        initial = (upcast(query[:, :, :1]) @ memory).to(query.dtype)
         later, memory = form(F.pad(query[:, :, 1:], (0, 0, 0, 1)), key, value, log_decay, memory)
         current = (query * self.bonus.to(query.dtype) * key).sum(dim=-1, keepdim=True) * value
         return torch.cat([initial, later[:, :, :-1]], dim=2) + current, memory
@@ -242,15 +243,18 @@ class RWKV7Attention(TokenShift):
 
     def mixed(self, x: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
         """Compute the inputs of r, k and v, the logits of decay and learning rate, and the gate."""
-        for_query, for_decay, for_key, for_value, for_rate, for_gate = (x + (previous - x) * mix for mix in self.mix)
+        for_query, for_decay, for_key, for_value, for_rate, for_gate = (
+            x + (previous - x) * mix for mix in self.mix.to(x.dtype)
+        )
         decay = self.decay + torch.tanh(for_decay @ self.decay_in) @ self.decay_out
         rate = self.rate + for_rate @ self.rate_in @ self.rate_out
         gate = torch.sigmoid(for_gate @ self.gate_in) @ self.gate_out
         return for_query, for_key, for_value, decay, rate, gate
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
-        log_decay = -FASTEST * self.split_heads(extras["decay_logit"]).sigmoid()
-        return RecurrenceInputs(query, key, value, log_decay, strength=self.split_heads(extras["rate_logit"]).sigmoid())
+        log_decay = -FASTEST * upcast(self.split_heads(extras["decay_logit"])).sigmoid()
+        rate = self.split_heads(extras["rate_logit"]).to(key.dtype).sigmoid()
+        return RecurrenceInputs(query, key, value, log_decay, strength=rate)
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         """Compute the normalized readout plus the bonus of the current token, and S after the last token."""
@@ -261,9 +265,9 @@ class RWKV7Attention(TokenShift):
         removal = unit(key * removed, eps=1e-12)
         key = key * (1 + (rate - 1) * replaced)
         output, memory = form(query, key, value, removal, rate * removal, log_decay, memory)
-        return self.normalize(output) + (query * bonus * key).sum(dim=-1, keepdim=True) * value, memory
+        return self.layer_norm(output) + (query * bonus * key).sum(dim=-1, keepdim=True) * value, memory
 
-    def normalize(self, x: Tensor) -> Tensor:
+    def layer_norm(self, x: Tensor) -> Tensor:
         normed = F.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
         return normed * self.norm_weight.to(x.dtype) + self.norm_bias.to(x.dtype)
 
@@ -284,7 +288,7 @@ class RWKV7Attention(TokenShift):
         for t in range(len(query)):
             memory = memory @ (w[t].diag_embed() - z[t].mT @ (a[t] * z[t])) + v[t].mT @ k[t]
             current = (r[t] * self.bonus * k[t]).sum(dim=-1, keepdim=True) * v[t]
-            outputs.append(self.normalize(r[t] @ memory.mT) + current)
+            outputs.append(self.layer_norm(r[t] @ memory.mT) + current)
         output = torch.stack(outputs).transpose(0, 2)  # [1, H, n, V]
         return self.out_proj(self.merge_heads(self.finish(output, v, extras)))[0]
 

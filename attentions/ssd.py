@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
+from attentions.kernels.norms import rms_norm
+from attentions.kernels.numerics import upcast
 from cab import ParamGroupOverride, register_attention
 from cab.attention import SizeArguments
 from cab.claims import Claims
@@ -34,6 +36,7 @@ class SSDAttention(Recurrent):
         short_convolution: kernel size of the short convolutions; 4 in the paper, 0 for none.
     """
 
+    activates_heads = True
     normalizes_heads_jointly = True
     claims = Claims(parameter_budget=0.15)  # 6 D^2 per layer, as published: 13.7% of GPT-2
 
@@ -68,13 +71,13 @@ class SSDAttention(Recurrent):
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, _position: Tensor) -> RecurrenceInputs:
         """Compute C, B, dt x and the log decays -dt A."""
         # Contiguous: the compiler assumes that layout of the gradient.
-        step = F.softplus(extras["step"].transpose(1, 2).contiguous())
+        step = F.softplus(upcast(extras["step"]).transpose(1, 2).contiguous())
         log_decay = -self.log_rate.to(step.dtype).exp().unsqueeze(-1) * step
-        return RecurrenceInputs(F.silu(query), F.silu(key), F.silu(value) * step.unsqueeze(-1), log_decay)
+        return RecurrenceInputs(query, key, value * step.unsqueeze(-1).to(value.dtype), log_decay)
 
     def finish(self, output: Tensor, value: Tensor, extras: Extras) -> Tensor:
-        output = output + self.skip.to(output.dtype).view(-1, 1, 1) * F.silu(value)
-        return self.normalize(output * F.silu(self.split_heads(extras["gate"])))
+        output = torch.addcmul(output, self.skip.to(output.dtype).view(-1, 1, 1), value)
+        return rms_norm(output, self.norm_weight, extras["gate"], eps=self.norm_eps, is_joint=True, gates_first=True)
 
 
 def step_map(embed_dim: int, num_heads: int) -> nn.Linear:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.chunks import Extras as Extras, Heads, over_chunks
+from attentions.kernels.norms import Activation, rms_norm
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import Form, recurrence
 from cab import Attention
@@ -44,8 +45,9 @@ class Recurrent(Attention):
     """Recurrence S_t = exp(g_t) S_{t-1} + k_t (x) v_t, o_t = q_t S_t, followed by an RMS norm and ``out_proj``.
 
     A subclass computes q, k, v and g in ``terms`` from the heads and from tensors derived from the layer's
-    inputs. It applies gates in ``finish``. Sums are computed in float32 or wider. A padded token neither writes nor
-    decays. The layer has no attention weights, so ``dropout`` has no effect. No projection has a bias.
+    inputs. It applies gates in ``finish``. Sums are computed in float32 or wider, and so are
+    heads and gates unless a backend of the operation multiplies numbers of their type. A padded token neither writes
+    nor decays. The layer has no attention weights, so ``dropout`` has no effect. No projection has a bias.
 
     The decoding state has constant size: S (H K V numbers) and, with short convolutions of kernel size W, the last
     W - 1 tokens of the unconvolved q, k and v.
@@ -53,6 +55,8 @@ class Recurrent(Attention):
     Attributes:
         norm_eps: added to the mean square in the RMS norm.
         normalizes_heads_jointly: whether the norm is over all heads jointly.
+        gate_activation: function of the gate that follows the norm.
+        activates_heads: whether silu follows the projections of q, k and v and their short convolutions.
         operation: computes the recurrence for all tokens.
 
     Args:
@@ -74,6 +78,8 @@ class Recurrent(Attention):
     requires_right_padding = True
     has_constant_size_state = True
     normalizes_heads_jointly = False
+    gate_activation: ClassVar[Activation] = "silu"
+    activates_heads: ClassVar[bool] = False
     norm_eps: ClassVar[float] = 1e-5
     renamed: ClassVar = {"short_convolution": "conv_size"}
     operation: ClassVar[Operation[..., tuple[Tensor, Tensor]]] = recurrence
@@ -111,7 +117,10 @@ class Recurrent(Attention):
         key, value = (self.key_heads, self.key_width), (self.num_heads, self.value_width)
         if short_convolution:
             self.convolutions = HeadConvolutions.of(
-                {"query": key, "key": key, "value": value}, short_convolution, bias=conv_bias
+                {"query": key, "key": key, "value": value},
+                short_convolution,
+                bias=conv_bias,
+                activation=self.activates_heads,
             )
 
     def make_projections(self) -> None:
@@ -124,6 +133,10 @@ class Recurrent(Attention):
         )
         return queries, keys, self.split_heads(self.v_proj(value))
 
+    def activated(self, heads: Heads) -> Heads:
+        """Apply silu if ``activates_heads``, unless it is a part of the short convolutions."""
+        return [F.silu(x) for x in heads] if self.activates_heads and self.convolutions is None else heads
+
     def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
         """Compute the gate from the layer's input."""
         return {"gate": self.gate_proj(query)} if self.has_gate else {}
@@ -131,22 +144,19 @@ class Recurrent(Attention):
     # --- hooks of a subclass -----------------------------------------------------------------------------
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, position: Tensor) -> RecurrenceInputs:
-        """Compute the inputs of the recurrence from the convolved heads; ``position`` [B or 1, N] counts from 0."""
+        """Compute the inputs of the recurrence from the activated heads; ``position`` [B or 1, N] counts from 0."""
         raise NotImplementedError
 
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
-        """Normalize o [B, H, N, V] and multiply it by silu of the gate, if the layer has one."""
-        output = self.normalize(output)
-        return output * F.silu(self.split_heads(extras["gate"])) if "gate" in extras else output
+        """Normalize o [B, H, N, V] and multiply it by the activated gate, if the layer has one."""
+        return self.normalize(output, extras.get("gate"))
 
-    def normalize(self, x: Tensor) -> Tensor:
-        """Compute the RMS norm of x [B, H, N, V], per head or over all heads."""
-        dims = [1, 3] if self.normalizes_heads_jointly else [3]
-        x = x * (x.square().mean(dims, keepdim=True) + self.norm_eps).rsqrt()
-        if self.norm_weight is None:
-            return x
-        weight = self.norm_weight.to(x.dtype)
-        return x * (weight.view(self.num_heads, 1, self.value_width) if self.normalizes_heads_jointly else weight)
+    def normalize(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
+        """Compute the RMS norm of x [B, H, N, V], per head or over all heads, times the activated gate."""
+        is_joint = self.normalizes_heads_jointly
+        return rms_norm(
+            x, self.norm_weight, gate, eps=self.norm_eps, activation=self.gate_activation, is_joint=is_joint
+        )
 
     @classmethod
     def has_convolutions(cls) -> bool:
@@ -155,7 +165,7 @@ class Recurrent(Attention):
     def convolve(
         self, heads: Sequence[Tensor], _padding: Tensor | None, _state: DecodeState | None = None
     ) -> Convolved:
-        """Leave the heads to :meth:`decode_chunk`, which convolves them in float32 and does not store the results."""
+        """Leave the heads to :meth:`decode_chunk`, which convolves them and does not store the results."""
         return heads, {}
 
     # --- in blocks of tokens -------------------------------------------------------------------------------
@@ -164,7 +174,7 @@ class Recurrent(Attention):
         """Return the initial state: ``memory`` S [B, H, K, V], ``length`` [B], and the inputs of the convolutions."""
         memory = upcast(like.new_zeros(batch_size, self.num_heads, self.memory_width, self.value_width))
         length = torch.zeros(batch_size, dtype=torch.long, device=like.device)
-        past = {} if self.convolutions is None else self.convolutions.init_decode_state(batch_size, upcast(like))
+        past = {} if self.convolutions is None else self.convolutions.init_decode_state(batch_size, memory)
         return {"memory": memory, "length": length, **past}
 
     @property
@@ -172,23 +182,36 @@ class Recurrent(Attention):
         """Return the number of rows of S, the width of the keys of ``terms``."""
         return self.key_width
 
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **extras: Tensor) -> Tensor:
+        state = self.init_decode_state(len(query), query)
+        del state["length"]  # one count of positions for all sequences
+        return self.decode(query, key, value, state, padding, **extras)[0]
+
     def decode(
         self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks, **extras: Tensor
     ) -> Decoded:
         """Compute the outputs of these tokens and the state after them."""
         with torch.autocast(query.device.type, enabled=False):
-            extras = {name: upcast(x) for name, x in extras.items()}
             output, state = over_chunks(self.decode_chunk, [query, key, value], padding.key, state, extras)
             return output.to(query.dtype), state
 
     def decode_chunk(self, heads: Heads, padding: Tensor | None, state: DecodeState, extras: Extras) -> Decoded:
         """Run :meth:`decode` for one chunk of tokens, whose terms are held in memory together."""
-        (query, key, value), past = super().convolve(list(map(upcast, heads)), padding, state)
-        position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
+        inputs, extras = self.widened(heads, state, extras)
+        inputs, past = super().convolve(inputs, padding, state)
+        query, key, value = self.activated(inputs)
+        position = torch.arange(query.shape[2], device=query.device)
+        position = state["length"].unsqueeze(1) + position if "length" in state else position.unsqueeze(0)
         terms = self.mask_padding(self.terms(query, key, value, extras, position), padding)
         output, memory = self.update(terms, state["memory"], self.operation.rounding_to(heads[0].dtype))
-        length = state["length"] + lengths(query, padding)
-        return self.finish(output, value, extras), {"memory": memory, "length": length, **past}
+        after = {"memory": memory, "length": tokens_read(state, query, padding), **past}
+        return self.finish(output, value, extras), after
+
+    def widened(self, heads: Heads, state: DecodeState, extras: Extras) -> tuple[Heads, Extras]:
+        """Upcast heads and extras, unless a backend of the operation multiplies numbers of their type."""
+        if self.operation.choose(heads[0].dtype, heads[0], state["memory"]) is not None:
+            return heads, extras
+        return list(map(upcast, heads)), {name: upcast(x) for name, x in extras.items()}
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         """Compute o of all tokens and S after the last one with ``form``, the operation."""
@@ -207,7 +230,7 @@ class Recurrent(Attention):
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **extras: Tensor) -> Tensor:
         """Compute the recurrence of convolved heads of one row token by token, [H, n, ...] to [H, n, V]."""
-        query, key, value = query[None], key[None], value[None]
+        query, key, value = self.activated([query[None], key[None], value[None]])
         extras = {name: x[None] for name, x in extras.items()}
         terms = self.terms(query, key, value, extras, torch.arange(query.shape[2], device=query.device)[None])
         memory = value.new_zeros(1, self.num_heads, terms.key.shape[-1], self.value_width)
@@ -224,6 +247,11 @@ class Recurrent(Attention):
             decay = now.log_decay.exp()
             memory = memory * (decay[..., None, None] if decay.dim() == 2 else decay.unsqueeze(-1))
         return memory + now.key.unsqueeze(-1) * now.value.unsqueeze(-2)
+
+
+def tokens_read(state: DecodeState, x: Tensor, padding: Tensor | None) -> Tensor:
+    """Return how many tokens each sequence has after the heads x [B, H, N, E], [B]; ``state`` may lack ``length``."""
+    return state["length"] + lengths(x, padding) if "length" in state else lengths(x, padding)
 
 
 def projection(inputs: int, outputs: int, gain: float | None) -> nn.Linear:

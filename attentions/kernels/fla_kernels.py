@@ -1,32 +1,18 @@
-"""The recurrences computed by the Triton kernels of flash-linear-attention, if it is installed (extra `cuda`).
+"""The recurrences computed by the kernels of flash-linear-attention.
 
-They multiply numbers of bfloat16 with each other and keep sums, decays and states in float32; numbers of float32 they
-multiply as TF32, or refuse. They break the graph of a compiled model. They tune themselves at their first call of a
-shape, by the clock, so two processes may round differently.
-
-Functions and shapes are those of `recurrence`, `delta_rule` and `generalized_delta_rule`.
+Functions and shapes are those of `recurrence` and `delta_rule`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.profiler import record_function
 
+from cab.flash_linear_attention import FACTORS, call, fla_backend
 from cab.kernels import Backend
-
-LABEL = "kernels of flash-linear-attention"
-"""Profiler region around its kernels; `cab efficiency` names what follows "kernels of ", and counts no operations."""
-
-FACTORS = torch.bfloat16
-"""The type of what is multiplied."""
-
-SHORTEST = 64
-"""Tokens of one of their blocks; fewer are faster in PyTorch."""
 
 WIDTHS = range(16, 257)
 """Of keys and values: a matrix product of Triton has 16 numbers or more, a state that is corrected at most 256 rows."""
@@ -37,8 +23,7 @@ FORGOTTEN = -100.0
 
 def backend(run: Callable[..., tuple[Tensor, Tensor]]) -> Backend:
     """Return the backend of one of the functions below, whose last argument is the state."""
-    limits: dict[str, Any] = {"dtypes": (FACTORS,), "compiles": False, "is_deterministic": False}
-    return Backend("fla", run, package="fla", refuses=_refuses, declines=_declines, **limits)
+    return fla_backend(run, _refuses)
 
 
 def _refuses(*terms: Tensor) -> str | None:
@@ -46,10 +31,6 @@ def _refuses(*terms: Tensor) -> str | None:
     if rows in WIDTHS and columns in WIDTHS:
         return None
     return f"keys and values of {rows} and {columns} features, not {WIDTHS.start} to {WIDTHS.stop - 1}"
-
-
-def _declines(*terms: Tensor) -> str | None:
-    return f"fewer than {SHORTEST} tokens" if terms[0].shape[2] < SHORTEST else None
 
 
 def recurrence(
@@ -60,7 +41,7 @@ def recurrence(
     if log_decay is None:
         return _call("simple_gla.chunk_simple_gla", factors, {}, state)
     name = "simple_gla.chunk_simple_gla" if log_decay.dim() == 3 else "gla.chunk_gla"
-    return _call(name, factors, {"g": log_decay}, state)
+    return _call(name, factors, {"g": bounded(log_decay)}, state)
 
 
 def delta_rule(
@@ -70,7 +51,7 @@ def delta_rule(
     factors = {"q": query, "k": key, "v": value, "beta": strength}
     if log_decay is None:
         return _call("delta_rule.chunk_delta_rule", factors, {}, state)
-    return _call("gated_delta_rule.chunk_gated_delta_rule", factors, {"g": log_decay}, state)
+    return _call("gated_delta_rule.chunk_gated_delta_rule", factors, {"g": bounded(log_decay)}, state)
 
 
 def generalized_delta_rule(
@@ -102,7 +83,7 @@ def comba(
 ) -> tuple[Tensor, Tensor]:
     """Compute a gated delta rule that reads the state by another key than it writes."""
     factors = {"q": query, "k": key, "v": value, "p": removal, "beta": strength}
-    return _call("comba.chunk_comba", factors, {"g": log_decay}, state)
+    return _call("comba.chunk_comba", factors, {"g": bounded(log_decay)}, state)
 
 
 def delta_product(
@@ -112,19 +93,21 @@ def delta_product(
     factors = {"q": query, "k": key, "v": value, "beta": strength}
     steps = key.shape[2] // query.shape[2]
     name = "gated_delta_product.chunk_gated_delta_product"
-    return _call(name, factors, {"g": log_decay}, state, num_householder=steps)
+    return _call(name, factors, {"g": bounded(log_decay)}, state, num_householder=steps)
 
 
 def _call(
     path: str, factors: dict[str, Tensor], decays: dict[str, Tensor], state: Tensor, **options: Any
 ) -> tuple[Tensor, Tensor]:
     """Call the function in ``path`` with tensors [B or 1, H or 1, N, ...] by the names of its arguments."""
-    module, _, name = path.rpartition(".")
-    function = getattr(import_module(f"fla.ops.{module}"), name)
-    rows = factors["v"].shape[:2]
-    inputs = {name: x.to(FACTORS) for name, x in factors.items()}
-    inputs |= {name: x.clamp(min=FORGOTTEN) for name, x in decays.items()}
+    rows, dtype = factors["v"].shape[:2], factors["v"].dtype
+    inputs = {name: x.to(FACTORS) for name, x in factors.items()} | decays
     inputs = {name: x.expand(*rows, *x.shape[2:]).transpose(1, 2) for name, x in inputs.items()}
-    with record_function(LABEL):
-        output, state = function(**inputs, scale=1.0, initial_state=state, output_final_state=True, **options)
-    return output.transpose(1, 2).to(state.dtype), state
+    options = {"scale": 1.0, "initial_state": state, "output_final_state": True, **options}
+    output, state = call(f"ops.{path}", **inputs, **options)
+    return output.transpose(1, 2).to(dtype), state
+
+
+def bounded(log_decay: Tensor) -> Tensor:
+    """Return log decays that are at least FORGOTTEN."""
+    return log_decay.clamp(min=FORGOTTEN)

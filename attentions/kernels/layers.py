@@ -14,6 +14,8 @@ from torch.nn import functional as F
 
 from attentions.kernels.chunks import in_chunks
 from cab import UserError
+from cab.flash_linear_attention import call, fla_backend
+from cab.kernels import Operation
 
 BLOCK = 64
 """Positions of one block."""
@@ -100,18 +102,43 @@ def rotate(x: Tensor, position: Tensor, *, by_halves: bool = False) -> Tensor:
     width = x.shape[-1]
     frequency = BASE ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float64) / width)
     angle = position.double()[:, None, :, None] * frequency  # a float32 angle is off by 1e-4 after thousands of tokens
-    if not by_halves:
-        return turn(x, angle)
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+    return turn(x, angle, by_halves=by_halves)
 
 
-def turn(x: Tensor, angle: Tensor) -> Tensor:
-    """Turn each pair of neighboring coordinates of ``x`` [..., E] by its ``angle`` [..., E / 2]."""
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    even, odd = x[..., 0::2], x[..., 1::2]
-    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
+def turn(x: Tensor, angle: Tensor, *, by_halves: bool = False) -> Tensor:
+    """Turn each pair of coordinates of ``x`` [B, H, N, E] by its ``angle`` [B or 1, H or 1, N, E / 2]."""
+    return rotary(x, angle.cos().to(x.dtype), angle.sin().to(x.dtype), by_halves=by_halves)
+
+
+def _rotary(x: Tensor, cos: Tensor, sin: Tensor, *, by_halves: bool) -> Tensor:
+    """Turn pairs of coordinates, 2c and 2c + 1 or c and c + E / 2, by angles with these cosines and sines."""
+    first, second = x.chunk(2, dim=-1) if by_halves else (x[..., 0::2], x[..., 1::2])
+    turned = [first * cos - second * sin, first * sin + second * cos]
+    return torch.cat(turned, dim=-1) if by_halves else torch.stack(turned, dim=-1).flatten(-2)
+
+
+def _rotary_by_fla(x: Tensor, cos: Tensor, sin: Tensor, *, by_halves: bool) -> Tensor:
+    tokens = x.transpose(1, 2)
+    rows = tokens if len(cos) == 1 else tokens.reshape(1, -1, *tokens.shape[2:])  # as one long sequence
+    tables = [table.reshape(-1, table.shape[-1]) for table in (cos, sin)]
+    output = call("modules.rotary.ops.rotary_embedding", rows, *tables, interleaved=not by_halves)
+    result: Tensor = output.view(tokens.shape).transpose(1, 2)
+    return result
+
+
+WIDEST = 256
+"""Largest width of a head that the kernel rotates."""
+
+
+def _refuses(x: Tensor, cos: Tensor, _sin: Tensor, **_: bool) -> str | None:
+    if cos.requires_grad:
+        return "learned angles"
+    if x.dim() != 4 or cos.dim() != 4 or cos.shape[1] > 1:
+        return "angles of each head"
+    return f"more than {WIDEST} features" if x.shape[-1] > WIDEST else None
+
+
+rotary = Operation("rotary", _rotary, fla_backend(_rotary_by_fla, _refuses))
 
 
 def alibi_slopes(heads: Tensor) -> Tensor:

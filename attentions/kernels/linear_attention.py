@@ -102,11 +102,6 @@ class Taylor:
         return result
 
 
-def unit(x: Tensor, eps: float = 1e-6) -> Tensor:
-    """Divide x [..., K] by the square root of its squared norm plus ``eps``."""
-    return x * (x.square().sum(dim=-1, keepdim=True) + eps).rsqrt()
-
-
 class FeatureMap(Protocol):
     """A feature map phi and its gradient. ``factors`` [B or 1, 1, tokens, ...] depend on the position, or are None."""
 

@@ -245,51 +245,38 @@ FLA_CHUNK = 64
 
 
 class FlaFunction(Opaque):
-    """A function of flash-linear-attention, from q, k, v and more [B, T, H, ...] to outputs and the last state.
+    """A function of flash-linear-attention, which copies inputs that are not contiguous.
 
-    It copies inputs that are not contiguous, and writes and reads the state [K, V] before each chunk.
+    A recurrence maps q, k, v and more [B, T, H, ...] to outputs and the last state, and writes and reads the state
+    [K, V] before each chunk. The others map an input to an output of its shape, a convolution also to a state.
     """
 
-    def __init__(self, counts: Counts, name: str) -> None:
-        super().__init__(counts, f"fla {name}", FLA_LAUNCHES.get(name, 8))
+    def __init__(self, counts: Counts, path: str) -> None:
+        self.path, name = path, path.rpartition(".")[-1]
+        super().__init__(counts, f"fla {name}", FLA_LAUNCHES.get(name, 8) if path.startswith("ops.") else 1)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        named = dict(zip(("q", "k", "v"), args, strict=False)) | kwargs
-        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        inputs = [x.contiguous() for x in inputs]
-        value, (batch, _, heads, width) = named["v"], named["v"].shape
-        length, keys = named["q"].shape[1], named["k"].shape[-1]
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        inputs = [x.contiguous() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        if "v" not in kwargs:
+            output = torch.empty_like(inputs[0])
+            self.count(inputs, [output])
+            return (output, None) if self.path.endswith("causal_conv1d") else output
+        value, (batch, length, _, keys) = kwargs["v"], kwargs["q"].shape
+        heads, width = value.shape[2:]
         output = torch.empty(batch, length, heads, width, dtype=value.dtype, device=value.device)
+        if "initial_state" not in kwargs:
+            self.count(inputs, [output])
+            return output
         state = torch.empty(batch, heads, keys, width, dtype=torch.float32, device=value.device)
         self.count(inputs, [output, state], 4 * batch * heads * -(-length // FLA_CHUNK) * keys * width)
         return output, state
-
-
-class FlaModule(ModuleType):
-    """A module of fla.ops, all of whose functions are stubs."""
-
-    def __init__(self, counts: Counts, name: str) -> None:
-        super().__init__(name)
-        self.__dict__["counts"] = counts
-
-    def __getattr__(self, name: str) -> FlaFunction:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return FlaFunction(self.__dict__["counts"], name)
-
-
-FLA_MODULES = (
-    *("comba", "delta_rule", "gated_delta_product", "gated_delta_rule", "gdn2", "generalized_delta_rule"),
-    *("generalized_delta_rule.dplr", "gla", "kda", "rwkv6", "rwkv7", "simple_gla"),
-)
 
 
 def stub_modules(counts: Counts) -> dict[str, ModuleType]:
     """Return stand-ins of modules whose import needs a GPU or loads the compiler."""
     triton = ModuleType("attentions.kernels.triton_kernels")
     triton.recurrence_sums, triton.delta_rule_states = triton_stubs(counts)  # type: ignore[attr-defined]
-    fla = {f"fla.ops.{name}": FlaModule(counts, name) for name in FLA_MODULES}
-    return {"attentions.kernels.triton_kernels": triton, **fla}
+    return {"attentions.kernels.triton_kernels": triton}
 
 
 def triton_stubs(counts: Counts) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -329,6 +316,7 @@ def stubs(counts: Counts) -> dict[Any, dict[str, Callable[..., Any]]]:
     from torch.nn.attention import flex_attention as flex
 
     from attentions.kernels import window_attention
+    from cab import flash_linear_attention
 
     exact = F.scaled_dot_product_attention
 
@@ -360,5 +348,6 @@ def stubs(counts: Counts) -> dict[Any, dict[str, Callable[..., Any]]]:
         F: {"scaled_dot_product_attention": sdpa},
         flex: {"flex_attention": flex_attention},
         torch: {"compile": lambda function, **_: function},
+        flash_linear_attention: {"find": lambda path: FlaFunction(counts, path)},
         window_attention: {"flex_works": lambda *_: True},
     }

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from attentions.bases.recurrent import Recurrent
+from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import build_attention
 from cab.kernels import used
@@ -41,7 +43,15 @@ def test_a_layer_in_bfloat16_is_computed_by_them(name: str, monkeypatch: pytest.
     assert backend.name == "fla"
     with torch.autocast("cpu", torch.bfloat16):
         expected = module(x)
-    here = {"device": "cpu", "run": operation.reference, "is_installed": True, "is_deterministic": True}
+
+    def stand_in(*terms: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Compute the reference of terms that are in bfloat16, but for decays and the state."""
+        assert not torch.is_autocast_enabled("cpu")
+        assert all(x is not None and x.dtype is torch.bfloat16 for x in terms[:3])
+        output, state = operation.reference(*(x if x is None else upcast(x) for x in terms))
+        return output.to(torch.bfloat16), state
+
+    here = {"device": "cpu", "run": stand_in, "is_installed": True, "is_deterministic": True}
     for field, value in here.items():
         monkeypatch.setattr(backend, field, value)
     for inputs, dtype, reason in ((x, torch.bfloat16, ""), (x, None, "float32"), (x[:, :63], torch.bfloat16, "fewer")):
@@ -49,7 +59,7 @@ def test_a_layer_in_bfloat16_is_computed_by_them(name: str, monkeypatch: pytest.
             output = module(inputs)
         assert uses.counts[operation.name] == {"pytorch" if reason else "fla": 1}
         assert not reason or uses.refusals[operation.name]["fla"].startswith(reason)
-        assert inputs is not x or dtype is None or torch.equal(output, expected)
+        assert inputs is not x or dtype is None or (output - expected).norm() <= 0.02 * expected.norm()
 
 
 @pytest.mark.parametrize(("keys", "values", "refused"), [(16, 256, False), (15, 64, True), (64, 257, True)])

@@ -18,11 +18,15 @@ from torch.nn import functional as F
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import _implicit_cvt
 
+from attentions.forgetting import forgetting_attention
 from attentions.kernels import delta_rule as delta_rules, fla_kernels
+from attentions.kernels.layers import rotary
+from attentions.kernels.norms import rms_norm, unit
 from attentions.kernels.recurrence import recurrence
+from cab.convolution import convolution
 from cab.efficiency.operations import count_operations
 from cab.kernels import Operation, operations
-from tools.verification.kernels import check_backend
+from tools.verification.kernels import check_backend, recurrence_inputs
 
 HEADS, KEYS, VALUES = 2, 18, 20
 
@@ -30,8 +34,10 @@ HEADS, KEYS, VALUES = 2, 18, 20
 @pytest.fixture(autouse=True)
 def _on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the interpreter lacks: it times no settings, its loops count in Python's numbers, it has no bare gather."""
+    import fla.modules
     import fla.ops.comba
     import fla.ops.delta_rule
+    import fla.ops.forgetting_attn
     import fla.ops.gated_delta_product
     import fla.ops.gated_delta_rule
     import fla.ops.gdn2
@@ -42,7 +48,7 @@ def _on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Autotuner, "run", with_the_first_setting)
     for name, module in list(sys.modules.items()):
-        if name.startswith("fla.ops"):
+        if name.startswith(("fla.ops", "fla.modules")):
             monkeypatch.setattr(module, "range", steps, raising=False)
             if hasattr(module, "gather"):
                 monkeypatch.setattr(module, "gather", lambda *given, **more: tl.gather(*given, **more))
@@ -79,7 +85,7 @@ def draw(kind: str, length: int) -> dict[str, Tensor | None]:
         given["log_decay"] = decay[..., 0]
     elif kind in ("kda", "gated_2"):
         strength = torch.rand(keys if kind == "gated_2" else (*keys[:3], 1))
-        given |= {"strength": strength, "log_decay": -0.6 * torch.rand(keys)}
+        given |= {"strength": strength, "log_decay": decay.clamp(min=-100.0)}
     elif kind == "features":
         given["log_decay"] = decay
     elif kind == "heads":  # one query and key for all heads, one decay for all rows
@@ -133,13 +139,65 @@ def test_an_operation(
         assert (got - wanted).norm() <= (1e-4 if factors is torch.float32 else 1e-2) * wanted.norm()
 
 
+def glue() -> dict[str, tuple[Operation[..., Tensor], list[Tensor | None], dict[str, Any]]]:
+    """Arguments and options of the operations around a recurrence; the batch, then heads, tokens and features."""
+    x, gate = torch.randn(2, HEADS, 70, VALUES), torch.randn(2, 70, HEADS * VALUES)
+    weight, joint = torch.randn(VALUES), torch.randn(HEADS * VALUES)
+    angle = torch.randn(2, 1, 70, VALUES // 2).double() * 100
+    tables = [angle.cos().float(), angle.sin().float()]
+    before, taps, bias = (torch.randn(shape) for shape in ((2, HEADS, 3, VALUES), (4, HEADS, 1, VALUES), joint.shape))
+    bias = bias.view(HEADS, 1, VALUES)
+    cases: dict[str, tuple[Any, list[Tensor | None], dict[str, Any]]] = {
+        "norm": (rms_norm, [x, weight], {"eps": 1e-5}),
+        "joint norm": (rms_norm, [x, None], {"eps": 1e-5, "is_joint": True}),
+        "gated norm": (rms_norm, [x, weight, gate], {"eps": 1e-5}),
+        "joint gated norm": (rms_norm, [x, joint, gate], {"eps": 1e-5, "is_joint": True, "activation": "sigmoid"}),
+        "gate and norm": (rms_norm, [x, joint, gate], {"eps": 1e-5, "is_joint": True, "gates_first": True}),
+        "unit": (unit, [x, 1e-6], {}),
+        "halves": (rotary, [x, *(y[:1] for y in tables)], {"by_halves": True}),
+        "pairs of each sequence": (rotary, [x, *tables], {"by_halves": False}),
+        "convolution": (convolution, [x, before, taps, None, False], {}),
+        "convolution and silu": (convolution, [x, before, taps, bias, True], {}),
+        "forgetting": (forgetting_attention, [x, x.flip(1), x.flip(2), -torch.rand(2, HEADS, 70)], {"scale": 0.3}),
+    }
+    return cases
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", glue())
+def test_an_operation_around_it(name: str, dtype: torch.dtype) -> None:
+    """Heads, gates and tables are of this type, while weights and states are in float32."""
+    operation, arguments, options = glue()[name]
+    if operation is forgetting_attention and dtype is torch.bfloat16:
+        dtype = torch.float16  # the interpreter has no matrix products of bfloat16
+    are_tables = operation is rotary
+    wide = {id(x) for x in arguments if isinstance(x, Tensor) and (x.dim() < 3 or 70 not in x.shape)}
+    arguments = [x.to(dtype) if isinstance(x, Tensor) and id(x) not in wide else x for x in arguments]
+
+    def outputs(form: Any, convert: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        """Outputs and the gradients of every argument but tables."""
+        given = [convert(x).clone() if isinstance(x, Tensor) else x for x in arguments]
+        leaves = [x.requires_grad_() for x in given[: 1 if are_tables else None] if isinstance(x, Tensor)]
+        output = form(*given, **options)
+        return [output, *torch.autograd.grad(output.double().sin().sum(), leaves)]
+
+    found, expected = outputs(operation.backends[0].run, torch.clone), outputs(operation.reference, Tensor.double)
+    assert found[0].dtype is dtype
+    for got, wanted in zip(found, expected, strict=True):
+        assert got.shape == wanted.shape
+        assert (got - wanted).norm() <= (1e-4 if dtype is torch.float32 else 2e-2) * wanted.norm()
+
+
 def test_who_counts_operators_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fla_kernels, "FACTORS", torch.float32)
     given = draw("heads", 5)
     assert count_operations(lambda: fla_kernels.recurrence(**given)).foreign == {"flash-linear-attention"}
 
 
-@pytest.mark.parametrize("operation", [op for op in operations() if any(x.name == "fla" for x in op.backends)])
+OVER_TOKENS = [operation for operation in operations() if any(recurrence_inputs(operation.name, 64, 16))]
+
+
+@pytest.mark.parametrize("operation", OVER_TOKENS, ids=lambda operation: operation.name)
 def test_an_operation_is_as_exact_as_its_reference(
     operation: Operation[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

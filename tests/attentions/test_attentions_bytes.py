@@ -1,0 +1,47 @@
+"""Bytes that a layer's forward pass moves on a GPU, relative to the layer of flash-linear-attention 0.6.0.
+
+Both are counts on fake CUDA tensors with the same stubs of kernels. In the table, ``gb_before`` is with heads in
+float32 around the kernel of the recurrence, ``gb`` now, ``gb_fla`` that of the other layer of equal sizes in bfloat16.
+"""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+import torch
+
+from cab import build_attention
+from tests.helpers.command import ROOT
+from tests.helpers.fake_cuda import fake_cuda, to_fake_cuda
+
+TABLE = ROOT / "results" / "efficiency" / "layer_bytes.csv"
+ROWS = {row["attention"]: row for row in csv.DictReader(TABLE.read_text().splitlines())}
+
+ABOVE = {
+    "abc": "its causal form is not a kernel of flash-linear-attention",
+    "mamba3": "rotations by learned angles, which flash-linear-attention fuses with the recurrence",
+    "ssd": "a key for all heads is expanded, since the kernel of the recurrence has one per head",
+}
+"""Layers above the limit, and why."""
+
+
+def gigabytes(name: str) -> float:
+    """Count the bytes of four sequences of 8,192 tokens with 8 heads of 64 features under autocast."""
+    module = build_attention(name, pattern="CS", embed_dim=512, num_heads=8).eval()
+    with fake_cuda(torch.bfloat16) as counts:
+        to_fake_cuda(module)
+        x = torch.empty(4, 8192, 512, dtype=torch.bfloat16, device="cuda")
+        counts.bytes = 0
+        module(x)
+        return counts.bytes / 1e9
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_bytes_of_a_layer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)  # as outside of tests
+    row, moved = ROWS[name], gigabytes(name)
+    assert moved == pytest.approx(float(row["gb"]), abs=1e-3)
+    ratio = moved / float(row["gb_fla"])
+    assert ratio == pytest.approx(float(row["ratio"]), abs=0.01)
+    assert (ratio > float(row["limit"])) is (name in ABOVE)
