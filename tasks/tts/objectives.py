@@ -54,12 +54,13 @@ class Durations:
         targets = {name: batch[name] for name in ("durations", "pitch", "energy")}
         output = cast(DurationSynthesizer, backbone)(batch["aligned"], padding, **targets, num_frames=mel.shape[1])
         real, spoken = ~padding, ~output.mel_padding
-        predicted = [output.mel] if output.before is None else [output.mel, output.before]
-        losses = [sum(masked_mean(absolute_errors(x, mel), spoken) for x in predicted)]
+        frames = masked_mean(absolute_errors(output.mel, mel), spoken)
+        if output.before is not None:
+            frames = frames + masked_mean(absolute_errors(output.before, mel), spoken)
         targets["log_duration"] = (batch["durations"] + 1).float().log()
-        for name in ("log_duration", "pitch", "energy"):
-            losses.append(masked_mean(squared_errors(getattr(output, name), targets[name]), real))
-        return torch.stack(losses)
+        names = ("log_duration", "pitch", "energy")
+        others = (masked_mean(squared_errors(getattr(output, x), targets[x]), real) for x in names)
+        return torch.stack([frames, *others])
 
     def loss_counts(self, batch: Batch) -> Tensor:
         return torch.stack([batch["durations"].sum(), *[(~batch["aligned_padding"]).sum()] * 3])
