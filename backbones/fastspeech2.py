@@ -104,6 +104,7 @@ class FastSpeech2(Backbone):
         durations: Tensor | None = None,
         pitch: Tensor | None = None,
         energy: Tensor | None = None,
+        num_frames: int | None = None,
     ) -> SpokenTokens:
         """Predict frames, using the given durations, pitch and energy, or the predicted ones.
 
@@ -112,6 +113,7 @@ class FastSpeech2(Backbone):
             padding_mask: [B, T], True = padding.
             durations: [B, T] integer frames per token; values at padding are ignored.
             pitch, energy: [B, T] per token, in the units of ``pitch_range`` and ``energy_range``.
+            num_frames: largest sum of the given durations; without it, the host waits for a GPU.
         """
         check_tokens("tokens", tokens, padding_mask, vocab_size=self.num_tokens, max_length=None)
         for name, x in (("durations", durations), ("pitch", pitch), ("energy", energy)):
@@ -122,7 +124,7 @@ class FastSpeech2(Backbone):
         )
         x = self.encoder(self.dropout(x), padding_mask, run_layer=self.run_layer)
         x, durations, predicted = self.adaptor(x, padding_mask, durations, pitch, energy)
-        frames, mel_padding = regulate_length(x, durations, self.adaptor.max_frames)
+        frames, mel_padding = regulate_length(x, durations, self.adaptor.max_frames, num_frames)
         index = torch.arange(frames.shape[1], device=frames.device).unsqueeze(0)
         frames = self.decoder_positions(frames, index)
         frames = self.decoder(frames, mel_padding, run_layer=self.run_layer)
@@ -251,10 +253,15 @@ def predicted_durations(log_duration: Tensor, padding_mask: Tensor | None, max_f
     return durations + (is_first & (ends[:, -1:] == 0)).long()
 
 
-def regulate_length(x: Tensor, durations: Tensor, max_frames: int) -> tuple[Tensor, Tensor]:
-    """Repeat each token for its frames: [B, T, D] to [B, F, D], with the padding mask of the frames."""
+def regulate_length(
+    x: Tensor, durations: Tensor, max_frames: int, num_frames: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Repeat each token for its frames: [B, T, D] to [B, F, D], with the padding mask of the frames.
+
+    ``num_frames`` is F, the largest sum of the durations, if it is known.
+    """
     ends = durations.cumsum(dim=1)
-    num_frames = int(ends[:, -1].max())
+    num_frames = int(ends[:, -1].max()) if num_frames is None else num_frames
     if num_frames > max_frames:
         raise UserError(
             f"durations {list(durations.shape)} make {num_frames} frames, more than the {max_frames} of max_frames: "

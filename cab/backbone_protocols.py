@@ -177,8 +177,12 @@ class DurationSynthesizer(Protocol):
         durations: Tensor | None = None,
         pitch: Tensor | None = None,
         energy: Tensor | None = None,
+        num_frames: int | None = None,
     ) -> SpokenTokens:
-        """Synthesize ``tokens`` [B, T] with the given durations, pitch and energy [B, T], or the predicted ones."""
+        """Synthesize ``tokens`` [B, T] with the given durations, pitch and energy [B, T], or the predicted ones.
+
+        ``num_frames`` is the largest sum of the given durations, which the host would wait for on a GPU.
+        """
 
 
 class SpokenSteps(NamedTuple):

@@ -124,6 +124,14 @@ class TrainableModule(nn.Module):
         return {}
 
 
+def on_device_of(like: Tensor, x: Tensor) -> Tensor:
+    """Return ``x``, which was computed on the CPU, on the device of ``like``, without waiting for that device.
+
+    A copy from memory that is not pinned would wait until the device has finished all earlier work.
+    """
+    return x if like.device.type == "cpu" else x.pin_memory().to(like.device, non_blocking=True)
+
+
 def _trainable_modules(model: nn.Module) -> Iterator[TrainableModule]:
     return (module for module in model.modules() if isinstance(module, TrainableModule))
 

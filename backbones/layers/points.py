@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 NEAR_ORIGIN = 1e-3
 """Squared distance from the origin at or below which pointnet2_ops ignores points."""
+MOST_POINTS = 2**14
+"""Number of points that the Triton kernel can hold."""
+HAS_TRITON = find_spec("triton") is not None
 
 
 @torch.no_grad()
@@ -17,20 +22,44 @@ def farthest_points(points: Tensor, count: int) -> Tensor:
     As in PoinTr's library, points within sqrt(1e-3) of the origin are never chosen except as the first, so that zero
     padding is ignored. When no candidate remains, the first of the other points is repeated.
 
+    On a GPU with Triton, one kernel chooses all points, instead of seven per point.
+
     Args:
         points: [B, N, 3].
     """
+    return _operator(points, count) if torch.compiler.is_compiling() else _farthest_points(points, count)
+
+
+def _farthest_points(points: Tensor, count: int) -> Tensor:
     batch_size, num_points, _ = points.shape
     points = points.float()
     skipped = points.square().sum(dim=-1) <= NEAR_ORIGIN
     distance = torch.full((batch_size, num_points), torch.inf, device=points.device).masked_fill_(skipped, -1.0)
     chosen = torch.zeros(batch_size, count, dtype=torch.long, device=points.device)
     chosen[:, num_points:] = distance.argmax(dim=1, keepdim=True)
+    if uses_triton(points):
+        from backbones.layers.triton_kernels import choose_farthest
+
+        choose_farthest(points, chosen, NEAR_ORIGIN)
+        return chosen
     for i in range(1, min(count, num_points)):
         last = points.gather(1, chosen[:, i - 1, None, None].expand(-1, 1, 3))
         distance = torch.minimum(distance, (points - last).square().sum(dim=-1))
         chosen[:, i] = distance.argmax(dim=1)
     return chosen
+
+
+def uses_triton(points: Tensor) -> bool:
+    """Return whether the Triton kernel chooses among the points."""
+    return points.is_cuda and HAS_TRITON and points.shape[1] <= MOST_POINTS
+
+
+_operator = torch.library.custom_op("cab::farthest_points", _farthest_points, mutates_args=())
+
+
+@_operator.register_fake
+def _(points: Tensor, count: int) -> Tensor:
+    return points.new_empty(len(points), count, dtype=torch.long)
 
 
 @torch.no_grad()

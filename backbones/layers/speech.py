@@ -35,6 +35,26 @@ class SameConv(nn.Conv1d):
         return super().forward(x.transpose(1, 2)).transpose(1, 2)
 
 
+class MaskedBatchNorm1d(nn.BatchNorm1d):
+    """Batch norm of [B, C, N] whose statistics exclude the padding."""
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        if padding_mask is None or not self.training:
+            return super().forward(x)
+        padding, wide = padding_mask.unsqueeze(1), x.to(torch.promote_types(x.dtype, torch.float32))
+        count = (~padding).sum()
+        mean = wide.masked_fill(padding, 0.0).sum(dim=(0, 2), keepdim=True) / count
+        centered = (wide - mean).masked_fill(padding, 0.0)
+        variance = centered.square().sum(dim=(0, 2), keepdim=True) / count
+        with torch.no_grad():
+            self.num_batches_tracked += 1  # type: ignore[operator, assignment]
+            self.running_mean.lerp_(mean.flatten(), self.momentum)  # type: ignore[union-attr, arg-type]
+            unbiased = variance.flatten() * count / (count - 1).clamp(min=1)
+            self.running_var.lerp_(unbiased, self.momentum)  # type: ignore[union-attr, arg-type]
+        scale = self.weight[:, None] * torch.rsqrt(variance + self.eps)
+        return torch.addcmul(self.bias[:, None], centered, scale).to(x.dtype)
+
+
 class ConvNorm(nn.Module):
     """Convolution, batch norm, activation, dropout; batch statistics exclude padding."""
 
@@ -43,18 +63,14 @@ class ConvNorm(nn.Module):
     ) -> None:
         super().__init__()
         self.conv = SameConv(in_channels, out_channels, kernel_size, gain=activation)
-        self.norm = nn.BatchNorm1d(out_channels)
+        self.norm = MaskedBatchNorm1d(out_channels)
         self.activation = ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Map [B, N, C] to [B, N, C']."""
-        x = self.conv(hide(x, padding_mask))
-        if padding_mask is None or not self.training:
-            x = self.norm(x.transpose(1, 2)).transpose(1, 2)
-        else:
-            real = ~padding_mask
-            x = torch.zeros_like(x).masked_scatter(real.unsqueeze(-1), self.norm(x[real]).to(x.dtype))
+        x = self.norm(self.conv(hide(x, padding_mask)).transpose(1, 2), padding_mask).transpose(1, 2)
+        x = x.contiguous() if self.training else x  # the numbers of dropout follow the order in memory
         return self.dropout(self.activation(x))
 
 

@@ -136,7 +136,7 @@ def check_tokens(
 ) -> None:
     """Raise UserError for tokens that a backbone cannot read.
 
-    Values are checked outside torch.compile only, and the range of ids on the CPU only: on a GPU it would synchronize.
+    Values are checked on the CPU and outside torch.compile only: the host would wait for a GPU.
     """
     if tokens.dim() != 2 or 0 in tokens.shape:
         raise UserError(
@@ -159,7 +159,7 @@ def check_tokens(
 
 
 def check_padding(name: str, padding_mask: Tensor | None, sequence: Tensor) -> None:
-    """Raise UserError if a mask does not match ``sequence`` [B, N, ...] or masks a whole sequence."""
+    """Raise UserError if a mask does not match ``sequence`` [B, N, ...] or, on the CPU, masks a whole sequence."""
     if padding_mask is None:
         return
     if padding_mask.dtype is not torch.bool or padding_mask.shape != sequence.shape[:2]:
@@ -167,7 +167,7 @@ def check_padding(name: str, padding_mask: Tensor | None, sequence: Tensor) -> N
             f"{name} must be bool {list(sequence.shape[:2])} with True = padding, "
             f"got {padding_mask.dtype} {list(padding_mask.shape)}"
         )
-    if padding_mask.is_meta or torch.compiler.is_compiling():
+    if padding_mask.device.type != "cpu" or torch.compiler.is_compiling():
         return
     empty = padding_mask.all(dim=1)
     if bool(empty.any()):

@@ -22,7 +22,7 @@ from cab.runner.batches import SeededItems, Shares, StepBatches, mix_seed, on_de
 from cab.runner.engine import Run, Training
 from cab.runner.evaluation import DeviceBatches
 from cab.task import Task
-from cab.training import after_optimizer_step, auxiliary_loss
+from cab.training import after_optimizer_step, auxiliary_loss, on_device_of
 from engines.torch.checkpoints import Checkpoints, Entry, LossMean, TrainingState, averaged_steps, checkpoint_files
 from engines.torch.loggers import Loggers
 from engines.torch.optimizer import clip_gradients, make_scheduler, whole, whole_state_dict
@@ -242,7 +242,7 @@ def micro_batches(
             counts.append(count.double())
     if not counts:
         return [MicroBatch(number, batch, None) for number, batch in pieces]
-    own = torch.stack(counts).to(next(network.parameters()).device)
+    own = on_device_of(next(network.parameters()), torch.stack(counts))
     weights = (own * order.shares.pieces / processes.sum(own.sum(dim=0)).clamp(min=1)).float()
     return [MicroBatch(number, batch, weight) for (number, batch), weight in zip(pieces, weights, strict=True)]
 

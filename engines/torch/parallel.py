@@ -154,12 +154,15 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
     A step in several processes then equals a step in one. (``torch.nn.SyncBatchNorm`` supports GPUs only.)
     """
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Normalize [B, C] or [B, C, N]; the statistics exclude the padding [B, N]."""
         if not self.training or not dist.is_initialized():
             return super().forward(x)
         axes = [axis for axis in range(x.ndim) if axis != 1]
         wide = x.double()  # the variance is a difference of large numbers away from 0
         count = torch.full_like(wide[0, :, ...].flatten()[:1], x.numel() / x.shape[1])
+        if padding_mask is not None:
+            wide, count = wide.masked_fill(padding_mask.unsqueeze(1), 0.0), (~padding_mask).sum().double().view(1)
         sums = torch.cat([count, wide.sum(dim=axes), wide.square().sum(dim=axes)])
         count, total, squares = SumOverProcesses.apply(sums).split([1, x.shape[1], x.shape[1]])
         mean = total / count
@@ -178,5 +181,5 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
 def convert_batch_norms(module: nn.Module) -> None:
     """Convert every BatchNorm1d to :class:`GlobalBatchNorm1d` in place, with the same parameters and names."""
     for child in module.modules():
-        if type(child) is nn.BatchNorm1d:
+        if isinstance(child, nn.BatchNorm1d):
             child.__class__ = GlobalBatchNorm1d

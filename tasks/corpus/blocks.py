@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -58,6 +60,27 @@ class Blocks(Dataset[Tensor]):
     def __getitems__(self, indices: list[int]) -> Tensor | list[Tensor]:
         items = [self[index] for index in indices]
         return torch.stack(items) if len({len(item) for item in items}) == 1 else items
+
+
+class Scored(NamedTuple):
+    """Blocks [B, N + 1], and the indices of the scored tokens in the flattened tokens [B, N] but the first, [K]."""
+
+    blocks: Tensor
+    places: Tensor
+
+
+class ScoredBlocks(Dataset[Scored]):
+    """Whole blocks of which ``is_scored`` marks the tokens to predict."""
+
+    def __init__(self, blocks: Blocks, is_scored: Callable[[Tensor], Tensor]) -> None:
+        self.blocks, self._is_scored = blocks, is_scored
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __getitems__(self, indices: list[int]) -> Scored:
+        blocks = torch.stack([self.blocks[index] for index in indices])
+        return Scored(blocks, self._is_scored(blocks[:, 1:]).flatten().nonzero().squeeze(1))
 
 
 class PackedLines(Dataset[Tensor]):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from cab import Backbone, UserError, register_task
 from cab.attention import DecodeState
@@ -20,6 +21,7 @@ from tasks.corpus.facts import Answers, Facts
 from tasks.corpus.losses import sum_of
 from tasks.lm.recurrence import BatchedBooks, BookChunks, Segment, read_books, segment_losses
 from tasks.lm.task import LM
+from tasks.means import masked_mean
 
 
 @register_task(
@@ -68,6 +70,10 @@ class RecurrentLMTask(LM):
         super().setup(data_root)
         self.splits = {"train": BookChunks(self.corpus, "train", self.block_len)}
 
+    @property
+    def training_set(self) -> Dataset[Any]:
+        return self.splits["train"]
+
     def loss(self, backbone: Backbone, batch: Segment) -> Tensor:
         return self.recurrent_loss(backbone, batch, None)[0]
 
@@ -75,8 +81,7 @@ class RecurrentLMTask(LM):
         self, backbone: Backbone, batch: Segment, mems: DecodeState | None
     ) -> tuple[Tensor, DecodeState]:
         losses, mems = segment_losses(backbone, self.corpus.size, batch, mems, self.memory_length)
-        scored = self.is_scored(batch.tokens[:, 1:])
-        return losses[scored].sum() / scored.sum().clamp(min=1), mems
+        return masked_mean(losses, self.is_scored(batch.tokens[:, 1:])), mems
 
     def loss_counts(self, backbone: Backbone, batch: Segment) -> Tensor:  # type: ignore[override]
         return super().loss_counts(backbone, batch.tokens)

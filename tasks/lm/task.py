@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import Subset
+from torch.utils.data import Dataset, Subset
 
 from backbones.generation import Limits, sample
 from cab import Backbone, UserError, register_task
@@ -28,12 +28,14 @@ from cab.backbone_protocols import TokenLM
 from cab.metric import Metric, mean_over_batches, total_of
 from cab.registry.options import Positive
 from cab.task import Batches
+from cab.training import on_device_of
 from tasks.bpe import tokenizer_data, tokenizer_path
-from tasks.corpus.blocks import Blocks
+from tasks.corpus.blocks import Blocks, Scored, ScoredBlocks
 from tasks.corpus.books import WIKITEXTS, find_books
 from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Answers, Facts, Names, level_perplexities, names_variant
 from tasks.corpus.losses import OTHER, REPEATED, mean_or_zero, repeat_sums, sum_of, token_losses
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
+from tasks.means import masked_mean
 from tasks.source import TextTask
 
 log = logging.getLogger(__name__)
@@ -153,6 +155,11 @@ class LM(TextTask):
         return [*self.corpus.files]
 
     @property
+    def training_set(self) -> Dataset[Any]:
+        blocks = self.splits["train"]
+        return blocks if self._facts is None else ScoredBlocks(blocks, self.is_scored)
+
+    @property
     def context(self) -> int:
         """Number of tokens that training reads at once."""
         return self.block_len
@@ -165,19 +172,26 @@ class LM(TextTask):
 
     def loss(self, backbone: Backbone, batch: Any) -> Tensor:
         """Return the mean negative log-likelihood in nats per scored token."""
-        return mean_or_zero(self.scored_losses(backbone, batch))
+        if isinstance(batch, Scored):
+            return mean_or_zero(self.losses_at(backbone, *batch))
+        return masked_mean(self.token_losses(backbone, batch), self.is_scored(batch[:, 1:]))
 
-    def loss_counts(self, backbone: Backbone, batch: Tensor) -> Tensor:  # noqa: ARG002
+    def loss_counts(self, backbone: Backbone, batch: Tensor | Scored) -> Tensor:  # noqa: ARG002
+        if isinstance(batch, Scored):
+            return torch.tensor(len(batch.places))
         return self.is_scored(batch[:, 1:]).sum()
 
     def scored_losses(self, backbone: Backbone, batch: Tensor) -> Tensor:
         """Return the losses of the scored tokens of blocks [B, N + 1], in order [K]."""
-        targets = batch[:, 1:]
-        scored = self.is_scored(targets)
+        scored = self.is_scored(batch[:, 1:])
         if self._facts is None:
             return self.token_losses(backbone, batch)[scored]
-        places = scored.flatten().nonzero().squeeze(1)
-        return token_losses(backbone, self.corpus.size, targets.flatten()[places], batch[:, :-1], selected=places)
+        return self.losses_at(backbone, batch, scored.flatten().nonzero().squeeze(1))
+
+    def losses_at(self, backbone: Backbone, blocks: Tensor, places: Tensor) -> Tensor:
+        """Return the losses at ``places`` [K] of the flattened tokens [B, N] but the first, without other logits."""
+        targets = blocks[:, 1:].flatten()[places]
+        return token_losses(backbone, self.corpus.size, targets, blocks[:, :-1], selected=places)
 
     def token_losses(self, backbone: Backbone, batch: Tensor) -> Tensor:
         """Return the loss of each token but the first, [B, N], see :func:`tasks.corpus.losses.token_losses`."""
@@ -186,7 +200,7 @@ class LM(TextTask):
     def is_scored(self, tokens: Tensor) -> Tensor:
         if self._facts is None:
             return tokens != PAD
-        return self._facts.is_answer.to(tokens.device)[tokens]
+        return on_device_of(tokens, self._facts.is_answer)[tokens]
 
     def map_blocks(
         self, score: Callable[[Tensor], Any], batches: Batches, split: str, length: int, **options: Any

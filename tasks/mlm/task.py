@@ -29,8 +29,8 @@ from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import find_books
 from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Answers, Facts, Names, level_perplexities, names_variant
 from tasks.corpus.losses import mean_or_zero, sum_of, token_losses
-from tasks.corpus.tokens import NUM_SPECIAL, PAD, padding_or_none, perplexity, read_corpus, unigram_loss
-from tasks.mlm.pages import HiddenPages
+from tasks.corpus.tokens import NUM_SPECIAL, PAD, perplexity, read_corpus, unigram_loss
+from tasks.mlm.pages import Batch, HiddenPages, RandomPages
 from tasks.source import SPLITS, TextTask
 
 MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # fractions of the chosen tokens (Devlin et al. 2019, section 3.1)
@@ -147,36 +147,39 @@ class MLM(TextTask):
         draw = torch.rand(2, *tokens.shape, generator=generator)
         rounding = torch.rand(len(tokens), 1, generator=generator)
         random_tokens = torch.randint(NUM_SPECIAL, len(self.corpus.counts), tokens.shape, generator=generator)
-        draw, rounding, random_tokens = (x.to(tokens.device) for x in (draw, rounding, random_tokens))
-        real = tokens != PAD if self._facts is None else self._facts.is_answer.to(tokens.device)[tokens]
+        real = tokens != PAD if self._facts is None else self._facts.is_answer[tokens]
         count = (self.mask_share * real.sum(dim=1, keepdim=True) + rounding).floor().clamp(min=1.0)
-        rank = draw[0].masked_fill(~real, 2.0).argsort(dim=1).argsort(dim=1)
-        chosen = (rank < count) & real
+        order = draw[0].masked_fill(~real, 2.0).argsort(dim=1)
+        chosen = real & torch.empty_like(real).scatter_(1, order, torch.arange(tokens.shape[1]) < count)
         seen = torch.where(chosen & (draw[1] < MASKED), self.mask, tokens)
         seen = torch.where(chosen & (draw[1] >= 1.0 - REPLACED), random_tokens, seen)
         return seen, chosen.flatten().nonzero().squeeze(1)
 
-    def hidden_loss(self, backbone: Backbone, tokens: Tensor, seen: Tensor, places: Tensor) -> Tensor:
+    @property
+    def training_set(self) -> RandomPages:
+        return RandomPages(self.splits["train"], self.hide)
+
+    def hidden_loss(self, backbone: Backbone, batch: Batch) -> Tensor:
         """Return the negative log-likelihood of each chosen token, in nats [K]."""
-        padding = padding_or_none(tokens)
-        return token_losses(backbone, self.mask + 1, tokens.flatten()[places], seen, padding, selected=places)
+        targets = batch.tokens.flatten()[batch.places]
+        return token_losses(backbone, self.mask + 1, targets, batch.seen, batch.padding, selected=batch.places)
 
-    def loss(self, backbone: Backbone, batch: Tensor) -> Tensor:
-        return mean_or_zero(self.hidden_loss(backbone, batch, *self.hide(batch)))
+    def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
+        return mean_or_zero(self.hidden_loss(backbone, batch))
 
-    def loss_counts(self, backbone: Backbone, batch: Tensor) -> Tensor:  # noqa: ARG002
-        return torch.tensor(len(self.hide(batch)[1]))
+    def loss_counts(self, backbone: Backbone, batch: Batch) -> Tensor:  # noqa: ARG002
+        return torch.tensor(len(batch.places))
 
     def mean_loss(self, backbone: Backbone, batches: Batches, split: str) -> float:
         """Return the mean loss over the chosen tokens of a split; the choice is fixed."""
 
-        def score(batch: HiddenPages.Batch) -> tuple[float, int]:
-            return sum_of(self.hidden_loss(backbone, *batch))
+        def score(batch: Batch) -> tuple[float, int]:
+            return sum_of(self.hidden_loss(backbone, batch))
 
         return mean_over_batches(batches.map(self._hidden(split), self.evaluation_batch_size, score))
 
     def _hidden(self, split: str) -> HiddenPages:
-        return HiddenPages(self.splits[split], self.evaluation_batch_size, self.hide)
+        return HiddenPages(RandomPages(self.splits[split], self.hide), self.evaluation_batch_size)
 
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         return self.mean_loss(backbone, batches, "validation")
@@ -188,8 +191,8 @@ class MLM(TextTask):
         return scores if self._facts is None else self._level_scores(self._facts, backbone, batches) | scores
 
     def _level_scores(self, facts: Facts, backbone: Backbone, batches: Batches) -> dict[str, float]:
-        def score(batch: HiddenPages.Batch) -> Answers:
-            tokens, seen, places = batch
+        def score(batch: Batch) -> Answers:
+            tokens, seen, places, _ = batch
             losses = torch.full(tokens.shape, torch.nan, device=tokens.device).flatten()
             chosen = token_losses(backbone, self.mask + 1, tokens.flatten()[places], seen, selected=places)
             return facts.answers(tokens, losses.index_copy(0, places, chosen).view_as(tokens))
@@ -211,8 +214,9 @@ class MLM(TextTask):
 
     def save_plots(self, backbone: Backbone, batches: Batches, folder: Path) -> None:
         """Write pages of the test split with the chosen tokens as [truth|prediction]."""
-        tokens, seen, places = batches.first(HiddenPages(self.splits[self.test_split], 2, self.hide), 2)
-        guesses = backbone(seen, padding_or_none(tokens), selected=places).argmax(dim=-1)
+        pages = HiddenPages(RandomPages(self.splits[self.test_split], self.hide), 2)
+        tokens, seen, places, padding = batches.first(pages, 2)
+        guesses = backbone(seen, padding, selected=places).argmax(dim=-1)
         words = [self.corpus.text([token]) for token in tokens.flatten().tolist()]
         for place, guess in zip(places.tolist(), guesses.tolist(), strict=True):
             words[place] = f"[{words[place]}|{self.corpus.text([guess])}]"

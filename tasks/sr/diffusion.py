@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from cab.training import on_device_of
+
 PUBLISHED_STEPS = 2000
 BETAS = (1e-6, 1e-2)
 
@@ -36,12 +38,15 @@ class Diffusion:
     def noisy(self, image: Tensor, *, one_step: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Return ``image`` [B, C, H, W] with noise, the noise, and the noise level [B], sampled between two steps.
 
+        The noise is drawn on the device of the image, so it depends on the kind of device; the levels do not.
+
+
         ``one_step``: use the same two steps for all images.
         """
         step = torch.randint(1, self.steps + 1, (1 if one_step else len(image),))
         high, low = self.levels[step - 1], self.levels[step]
-        level = (low + (high - low) * torch.rand(len(image), dtype=torch.float64)).float().to(image.device)
-        noise = torch.randn(image.shape).to(image)
+        level = (low + (high - low) * torch.rand(len(image), dtype=torch.float64)).float()
+        level, noise = on_device_of(image, level), torch.randn(image.shape, device=image.device)
         broad = level[:, None, None, None]
         return broad * image + (1.0 - broad.square()).sqrt() * noise, noise, level
 
@@ -56,7 +61,7 @@ class Diffusion:
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
         def draw() -> Tensor:
-            return torch.stack([torch.randn(like.shape[1:], generator=g) for g in generators]).to(like)
+            return on_device_of(like, torch.stack([torch.randn(like.shape[1:], generator=g) for g in generators]))
 
         x = draw()
         for step in reversed(range(self.steps)):

@@ -13,10 +13,21 @@ from torch.nn import functional as F
 
 from cab import Backbone, UserError
 from cab.backbone_protocols import DurationSynthesizer, StepSynthesizer
+from tasks.means import masked_mean
 from tasks.tts.data import FRAMES_PER_STEP, Utterance, Utterances
 
 Batch = Mapping[str, Tensor]
 STOP_WEIGHT = 5.0  # weight of the single stop step against the many others
+
+
+def absolute_errors(predicted: Tensor, target: Tensor) -> Tensor:
+    """Return the absolute error of each value, in float32."""
+    return F.l1_loss(predicted.float(), target, reduction="none")
+
+
+def squared_errors(predicted: Tensor, target: Tensor) -> Tensor:
+    """Return the squared error of each value, in float32."""
+    return F.mse_loss(predicted.float(), target, reduction="none")
 
 
 class Durations:
@@ -39,16 +50,17 @@ class Durations:
         return {f"{name}_range": (min(x), max(max(x), min(x) + 1e-3)) for name, x in values.items()}
 
     def loss(self, backbone: Backbone, batch: Batch) -> Tensor:
-        padding = batch["aligned_padding"]
+        padding, mel = batch["aligned_padding"], batch["mel"]
         targets = {name: batch[name] for name in ("durations", "pitch", "energy")}
-        output = cast(DurationSynthesizer, backbone)(batch["aligned"], padding, **targets)
+        output = cast(DurationSynthesizer, backbone)(batch["aligned"], padding, **targets, num_frames=mel.shape[1])
         real, spoken = ~padding, ~output.mel_padding
-        frames = F.l1_loss(output.mel[spoken].float(), batch["mel"][spoken])
+        frames = masked_mean(absolute_errors(output.mel, mel), spoken)
         if output.before is not None:
-            frames = frames + F.l1_loss(output.before[spoken].float(), batch["mel"][spoken])
+            frames = frames + masked_mean(absolute_errors(output.before, mel), spoken)
         targets["log_duration"] = (batch["durations"] + 1).float().log()
         names = ("log_duration", "pitch", "energy")
-        return torch.stack([frames, *(F.mse_loss(getattr(output, x)[real].float(), targets[x][real]) for x in names)])
+        others = (masked_mean(squared_errors(getattr(output, x), targets[x]), real) for x in names)
+        return torch.stack([frames, *others])
 
     def loss_counts(self, batch: Batch) -> Tensor:
         return torch.stack([batch["durations"].sum(), *[(~batch["aligned_padding"]).sum()] * 3])
@@ -80,12 +92,13 @@ class Steps:
         scored = real & (steps >= self.num_prompt_steps)
         loss = frames.new_zeros(())
         for predicted in (output.before, output.after):
-            loss = loss + F.l1_loss(predicted[scored].float(), frames[scored])
-            loss = loss + F.mse_loss(predicted[scored].float(), frames[scored])
+            for errors in (absolute_errors, squared_errors):
+                loss = loss + masked_mean(errors(predicted, frames), scored)
         last = (steps == real.sum(dim=1, keepdim=True) - 1).float()
         weight = torch.full((), STOP_WEIGHT, device=frames.device)
-        stop = F.binary_cross_entropy_with_logits(output.stop_logits[real].float(), last[real], pos_weight=weight)
-        return torch.stack([loss, stop])
+        logits = output.stop_logits.float()
+        stop = F.binary_cross_entropy_with_logits(logits, last, pos_weight=weight, reduction="none")
+        return torch.stack([loss, masked_mean(stop, real)])
 
     def loss_counts(self, batch: Batch) -> Tensor:
         real = ~batch["frames_padding"]

@@ -52,6 +52,10 @@ def test_lengths_against_a_plain_loop() -> None:
         assert not frames[row, len(expected) :].any()
     (gradient,) = torch.autograd.grad(frames.sum(), x)
     assert torch.equal(gradient, durations.unsqueeze(-1).expand_as(x).float())
+    for a, b in zip(regulate_length(x, durations, 16, num_frames=16), (frames, padding), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(UserError, match="16 frames, more than the 15"):
+        regulate_length(x, durations, 15, num_frames=16)
 
 
 def test_predicted_durations_are_rounded_cut_and_never_nothing() -> None:

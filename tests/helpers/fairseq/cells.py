@@ -55,7 +55,7 @@ class Ours:
         cell = make_cell(task, attention, *overrides)
         torch.manual_seed(1)
         backbone = make_backbone(cell).eval()
-        items: Any = cell.task.training_set
+        items: Any = cell.task.splits["train"]
         drawn = [items.__getitems__(list(range(4 * step, 4 * step + 4))) for step in range(STEPS)]
         return cls(cell, cell.config.trainer, backbone, [_read_and_target(cell, batch) for batch in drawn])
 
