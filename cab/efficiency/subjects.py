@@ -29,6 +29,9 @@ from cab.verification.suite import subject_of
 BASELINES = ("vanilla", "eager")
 """Softmax attention, fused and materialized; included in every measurement."""
 
+SOFTMAX = ("vanilla", "vanilla@flash", "vanilla@cudnn", "vanilla@efficient")
+"""Fused softmax attention; others are relative to the fastest that is measured."""
+
 PROJECTIONS = "projections"
 
 
