@@ -11,8 +11,10 @@ from cab.efficiency.cost import Cost
 from cab.errors import UserError
 from cab.files.text_table import csv_rows, parse_number
 
-IDENTITY = ("attention", "pattern", "phase", "length", "protocol", "packed", "batch_size", "embed_dim", "num_heads")
-IDENTITY += ("dtype", "device", "compiled")
+IDENTITY = (
+    *("attention", "pattern", "phase", "length", "protocol", "packed", "batch_size", "embed_dim", "num_heads", "dtype"),
+    *("device", "compiled"),
+)
 """Columns in which a row and its former one agree."""
 MACHINE = ("hardware", "threads", "torch")
 NUMBERS = ("seconds", "bytes", "p10", "p90")

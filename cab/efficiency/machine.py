@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import DeviceType
 from torch.cuda import Event
 from torch.profiler import ProfilerActivity, profile
 
@@ -77,7 +76,7 @@ def device_kernels(call: Callable[[], object]) -> dict[str, list[float]]:
         torch.cuda.synchronize()
     kernels = defaultdict[str, list[float]](list)
     for event in profiled.events() or ():
-        if event.device_type is DeviceType.CUDA and not event.is_user_annotation:
+        if event.device_type.name == "CUDA" and not event.is_user_annotation:
             kernels[short_name(event.name)].append(event.time_range.elapsed_us() / 1e6)
     return dict(sorted(kernels.items(), key=lambda item: -sum(item[1])))
 
