@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cab.efficiency.subjects import AttentionSubject
 
 PHASES = ("forward", "forward-graph", "forward+backward", "prefill", "decode", "decode-graph")
+KERNELS = ("pytorch", "triton", "fla", "flex", "flash", "cudnn", "efficient")
 PACKED = ("uniform", "log-normal", "one-long")
 REPEATS = {"cpu": 5, "cuda": 20}
 
@@ -63,6 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--protocol", choices=("default", "paper", "lra"), default="default", help=protocol)
     third_party = "include implementations of other packages (default: tools/benchmarks/third_party of the repository)"
     parser.add_argument("--third-party", nargs="?", const="", metavar="FOLDER", help=third_party)
+    backends = f"also measure each attention with one backend: {', '.join(KERNELS)}"
+    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=[], metavar="NAME", help=backends)
     parser.add_argument("--compile", action="store_true", help="measure modules compiled with torch.compile")
     against = "compare with this table of an earlier `cab efficiency --out`"
     parser.add_argument("--against", type=Path, metavar="CSV", help=against)
@@ -135,7 +138,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     from cab.efficiency.benchmark import Plan
     from cab.efficiency.network import LENGTHS, SIZES
     from cab.efficiency.setting import Setting, appendix_g
-    from cab.efficiency.subjects import select_attentions
+    from cab.efficiency.subjects import BASELINES, FUSED, select_attentions
     from cab.efficiency.third_party import CHECKOUT, ThirdPartySubject, find_implementations
 
     is_lra = args.protocol == "lra"
@@ -154,6 +157,12 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
         others, notes = find_implementations(attentions, Path(args.third_party or CHECKOUT))
     for note in notes:
         print_note(note)
+    fused = FUSED if device == "cuda" and args.protocol != "paper" else ()
+    for subject in tuple(attentions):
+        names = [] if subject.label in BASELINES and subject.label not in args.attentions else args.kernels
+        names = dict.fromkeys([*(fused if subject.label == BASELINES[0] else ()), *names])
+        after = attentions.index(subject) + 1
+        attentions[after:after] = map(subject.on, names)
     phases = list(dict.fromkeys(args.phase or ["forward+backward" if is_lra else "forward"]))
     lengths = sorted(set(args.lengths or defaults["lengths"]))
     settings = [
@@ -177,7 +186,7 @@ def _verification(device: str) -> Callable[[AttentionSubject, Pattern], str]:
     known: dict[tuple[str, Pattern], str] = {}
 
     def reason(subject: AttentionSubject, pattern: Pattern) -> str:
-        key = (subject.label, pattern)
+        key = (subject.label.removesuffix(f"@{subject.backend}"), pattern)
         if key not in known:
             known[key] = verified(subject, pattern)
         return known[key]

@@ -73,11 +73,14 @@ class Plan:
             )
         if graphs := [phase for phase in self.phases if phase.endswith("-graph") and self.setting.device != "cuda"]:
             raise UserError(f"phase {graphs[0]} requires --device cuda, got {self.setting.device}")
-        if self.setting.compile and ({*self.phases} & {*CAUSAL} or self.setting.packed or self.protocol == "paper"):
+        is_plain = {*self.phases} <= {*PACKED_PHASES} and not self.setting.packed and self.protocol != "paper"
+        if self.setting.compile and not is_plain:
             raise UserError(
-                "--compile supports only phases that begin with forward, without packed sequences and protocol paper; "
-                f"got protocol {self.protocol} and {phases}"
+                f"--compile supports only the phases {' and '.join(PACKED_PHASES)}, without packed sequences or "
+                f"protocol paper; got protocol {self.protocol} and {phases}"
             )
+        if self.protocol == "paper" and any(subject.backend for subject in self.attentions):
+            raise UserError("protocol paper does not support --kernels")
 
 
 def measure(plan: Plan, *, refuse: Refusal = lambda *_: "", report: Report = lambda _: None) -> Iterator[Cost]:

@@ -28,6 +28,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
+from cab import kernels
 from cab.composite import count_layers
 from cab.efficiency.cost import BUSY, DECODING, LAUNCH_BOUND, Cost
 from cab.efficiency.gpu import power_and_energy
@@ -126,6 +127,10 @@ class Case:
     spent: float = 0.0
     """Seconds of all attempts."""
 
+    @property
+    def backend(self) -> str | None:
+        return getattr(self.subject, "backend", "") or None
+
 
 def measure_length(
     subjects: Sequence[Subject],
@@ -169,7 +174,7 @@ def attempt(case: Case, action: Callable[[], object], setting: Setting) -> None:
     """Run ``action``; an exception becomes the status of ``case``."""
     begin = perf_counter()
     try:
-        with guarded(setting.device, setting.time_limit - case.spent):
+        with guarded(setting.device, setting.time_limit - case.spent), kernels.use(case.backend):
             action()
     except Exception as error:  # a failing attention must not abort the benchmark
         case.status, case.detail = status_of(error)
@@ -180,7 +185,7 @@ def attempt(case: Case, action: Callable[[], object], setting: Setting) -> None:
 
 
 def build(case: Case, pattern: Pattern, phase: str, length: int, setting: Setting) -> nn.Module:
-    """Build the module and its workload, and call it once."""
+    """Build the module and its workload, and call it once; UserError if a named backend computes none of it."""
     torch.manual_seed(0)
     module = case.subject.build(pattern, setting).to(setting.device)
     supported = getattr(module, "autocast_dtypes", tuple(DTYPES.values()))
@@ -190,7 +195,15 @@ def build(case: Case, pattern: Pattern, phase: str, length: int, setting: Settin
     if setting.compile:
         compile_calls(module)
     case.workload = (getattr(case.subject, "phases", {}) or PHASES)[phase](module, pattern, length, setting)
-    case.workload.call()
+    with kernels.used() as uses:  # by the replay of a graph, none is called
+        (case.workload.counted if phase.endswith("-graph") else case.workload.call)()
+    if case.backend and case.backend not in uses.names:
+        operations = ", ".join(uses.counts) or "none"
+        raise UserError(f"{case.backend} computes none of its operations ({operations})")
+    case.facts["backends"] = "; ".join(
+        f"{name}={'+'.join(counts)}{''.join(f' ({other}: {why})' for other, why in uses.refusals[name].items())}"
+        for name, counts in uses.counts.items()
+    )
     return module
 
 
@@ -226,9 +239,9 @@ def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Sett
 def observe(case: Case, tokens: int) -> None:
     """Note the kernels of one call, and the power and energy of repeated calls with ``tokens`` tokens each."""
     assert case.workload is not None
-    kernels = device_kernels(case.workload.call)
-    case.kernel_seconds = sum(map(sum, kernels.values()))
-    case.facts["device_kernels"] = "; ".join(f"{name} {len(times)}" for name, times in kernels.items())
+    found = device_kernels(case.workload.call)
+    case.kernel_seconds = sum(map(sum, found.values()))
+    case.facts["device_kernels"] = "; ".join(f"{name} {len(times)}" for name, times in found.items())
     if measured := power_and_energy(case.workload.call, case.calls):
         watts, joules = measured
         case.facts |= {"power": watts, "joules_per_token": joules / tokens}
