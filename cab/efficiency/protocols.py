@@ -169,7 +169,7 @@ def warm_up(
             case = Case(subject)
             attempt(case, partial(build, case, pattern, phase, length, setting), setting)
             del case
-            release_memory(setting.device)
+        release_memory(setting.device)
 
 
 def attempt(case: Case, action: Callable[[], object], setting: Setting) -> None:

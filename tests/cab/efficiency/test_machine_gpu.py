@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
+from torch.overrides import TorchFunctionMode
 
 from cab import kernels
 from cab.cli.main import main
@@ -183,7 +185,7 @@ class Steps:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(protocols, "release_memory", lambda _: None)
     monkeypatch.setattr(protocols, "power_and_energy", lambda *_: (500.0, 3.0))
     return Gpu(monkeypatch)
 
@@ -309,3 +311,53 @@ def test_costs_say_how_fast_the_gpu_ran(monkeypatch: pytest.MonkeyPatch) -> None
     [cost] = measure(Plan([], [], [Pattern.NS], ["forward"], [5], setting), report=said.append)
     assert (cost.clock, cost.clock_most, cost.temperature) == (1410, 1980, 88)
     assert "GPU throttled (power limit, hardware thermal limit): 1410 of 1980 MHz" in said[-1]
+
+
+class OnCpu(TorchFunctionMode):
+    """Computes on the CPU what is requested on CUDA, and launches a kernel for each function."""
+
+    def __init__(self, device: Gpu) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, function: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        def placed(x: Any) -> Any:
+            return "cpu" if isinstance(x, str | torch.device) and str(x) == "cuda" else x
+
+        self.device.launch(function.__name__, 1e-6)
+        return function(
+            *map(placed, args), **{name: placed(x) if name == "device" else x for name, x in (kwargs or {}).items()}
+        )
+
+
+@pytest.mark.usefixtures("smi")
+def test_the_command_runs_as_on_a_gpu(cuda: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every phase, with the columns of a GPU in each row that was measured."""
+    monkeypatch.setattr("cab.efficiency.workload.DECODED", 2)
+    monkeypatch.setattr("cab.efficiency.protocols.MAX_CALLS", 1)
+    monkeypatch.setattr("cab.efficiency.workload.capture_graph", lambda call: call)
+    monkeypatch.setattr("cab.runner.provenance.hardware", lambda _: {"gpu": "fake", "threads": 1})
+    for module in ("protocols", "workload"):
+        monkeypatch.setattr(f"cab.efficiency.{module}.peak_bytes", lambda *_: 100)
+    monkeypatch.setattr(Machine, "_time", lambda machine: (machine.products.append(1e-9), machine.copies.append(1e-9)))
+    out = tmp_path / "costs.csv"
+    sizes = ["--lengths", "5", "--batch-size", "2", "--embed-dim", "8", "--num-heads", "2", "--repeats", "2"]
+    phases = ["--phase", "forward", "forward-graph", "forward+backward", "prefill", "decode", "decode-graph"]
+    names = ["linear", "--kernels", "pytorch", "--pattern", "CS", "--device", "cuda", "--no-verify"]
+    with OnCpu(cuda):
+        assert main(["efficiency", *names, *sizes, *phases, "--out", str(out)]) == 0
+    rows = list(csv.DictReader(out.open(newline="")))
+    assert {row["phase"] for row in rows} == {*phases[1:]}
+    statuses = {(row["attention"], row["status"]) for row in rows if row["phase"] == "forward"}
+    assert statuses == {(name, "ok") for name in ("projections", "vanilla", "eager", "linear", "linear@pytorch")} | {
+        (f"vanilla@{kernel}", "unsupported") for kernel in ("flash", "cudnn", "efficient")
+    }
+    assert {row["detail"] for row in rows if row["phase"] == "decode-graph" and row["attention"] == "vanilla"} == {
+        "the decoding state grows, which CUDA graphs do not support"
+    }
+    for row in rows:
+        if row["status"] == "ok":
+            numbers = [row[name] for name in ("seconds", "host_seconds", "busy", "power", "joules_per_token", "clock")]
+            assert all(float(text) > 0 for text in numbers), row
+            assert row["device_kernels"]
+            assert row["detail"] == LAUNCH_BOUND  # kernels of 1 us, launched in 5
