@@ -154,8 +154,9 @@ def measure_length(
         for case in order.sample(cases, len(cases)):
             if case.workload is not None:
                 attempt(case, partial(sample, case, setting), setting)
-    for case in cases if machine is not None and setting.device == "cuda" else ():
-        judge(case, machine)
+    if machine is not None and setting.device == "cuda":
+        for case in cases:
+            judge(case, machine)
     return compare(cases, pattern, phase, length)
 
 
