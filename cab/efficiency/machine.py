@@ -75,8 +75,8 @@ def second_level_cache() -> Tensor:
 PRODUCT_SIZE = {"cpu": 1024, "cuda": 8192}
 COPIED_BYTES = {"cpu": 2**26, "cuda": 2**30}
 CALLS = {"cpu": 1, "cuda": 5}
-POSSIBLE = {"cpu": 1 / 3, "cuda": 0.9}
-"""Part of the roofline's least time that every call needs: rates depend on sizes and clocks, on a CPU also on load."""
+POSSIBLE = 0.9
+"""Part of the roofline's least time that every call needs, as rates depend on sizes and clocks."""
 
 
 class Machine:
@@ -116,16 +116,15 @@ class Machine:
         return {"matmul_rate": operations / product, "bandwidth": moved / copy}
 
     def least_seconds(self, flops: float, moved: float) -> tuple[str, float]:
-        """Return the limiting resource, and the least seconds: those of the fastest round, times :data:`POSSIBLE`.
+        """Return the limiting resource on CUDA, and the least seconds: those of the fastest round, times `POSSIBLE`.
 
-        Bytes that caches may hold are not counted: all on a CPU, where calls are repeated on the same data.
+        Bytes that fit into the L2 cache are not counted.
         """
         rates = self.rates(min)
         if not rates:
             return "", 0.0
-        cached = second_level_cache().numel() / 2 if self.setting.device == "cuda" else moved
-        roof, least = _limit(flops, max(0.0, moved - cached), rates)
-        return roof, least * POSSIBLE[self.setting.device]
+        roof, least = _limit(flops, max(0.0, moved - second_level_cache().numel() / 2), rates)
+        return roof, least * POSSIBLE
 
 
 def under_roof(cost: Cost, rates: dict[str, float]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def test_multihead_attention_is_the_same_function_as_vanilla(pattern: Pattern) -
     torch.testing.assert_close(theirs(*inputs), ours(*inputs), rtol=1e-4, atol=1e-5)
 
 
-def test_command_compares_in_the_same_rounds(tmp_path: Path) -> None:
+def test_command_compares_in_the_same_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "costs.csv"
     sizes = ["--batch-size", "1", "--embed-dim", "8", "--num-heads", "2", "--repeats", "2", "--device", "cpu"]
     command = ["efficiency", "vanilla", "--lengths", "9", *sizes, "--no-verify", "--out", str(out), "--third-party"]
@@ -60,6 +60,12 @@ def test_command_compares_in_the_same_rounds(tmp_path: Path) -> None:
     assert ours["best_third_party"] == "vanilla@torch"
     assert ours["speedup_vs_third_party"] == theirs["relative_to_softmax"]
     assert float(ours["bytes_ratio"]) == pytest.approx(int(ours["bytes"]) / int(theirs["bytes"]), rel=1e-5)
+    table = next(text for text in capsys.readouterr().out.split("\n\n") if "ms beyond the projections" in text)
+    times = [1e3 * float(row["seconds_without_projections"]) for row in (ours, theirs)]
+    sizes = [int(row["bytes"]) / 2**20 for row in (ours, theirs)]
+    name, version, *numbers = table.splitlines()[-1].replace("/", "").split()
+    assert (name, version) == ("vanilla", "(torch)")
+    assert list(map(float, numbers)) == pytest.approx([*times, *sizes], rel=1e-2)
 
 
 def test_folder_of_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

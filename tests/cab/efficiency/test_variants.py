@@ -35,7 +35,7 @@ def costs_of(path: Path, *arguments: str) -> dict[str, dict[str, str]]:
 
 
 class Squaring(nn.Module):
-    """Squares by an operation: its reference launches one call, its backend "flash" two, "fla" refuses."""
+    """Squares by an operation; of its backends, "fla" refuses, and "flash" computes only if it is named."""
 
     def __init__(self, log: list[str]) -> None:
         super().__init__()
