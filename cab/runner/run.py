@@ -68,7 +68,7 @@ def _find_result(run: Run, existing: ExistingRecords) -> Outcome | None:
 def _run_and_write(run: Run) -> Record:
     """Train and evaluate the cell, and write its record; checkpoints are kept unless the run finishes."""
     config = run.cell.config
-    content = {"cell": run.cell.key, "command": run.command, "config": dict(config.resolved)}
+    content = {"cell": run.cell.key, "command": run.command, "config": config.resolved_on(run.device)}
     started = start_run(run.folder, content, run.identity, started=now(), afresh=config.force)
     record = _attempt(run, started)
     assert record is not None
@@ -123,7 +123,7 @@ def _warn_of_marks(cell: Cell, about: RunMetadata) -> None:
 def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> Record | None:
     """Return the record of a run that succeeds; the other processes help to evaluate, and return None."""
     cell, started, warnings = run.cell, time.perf_counter(), list[str]()
-    with run.signals.watched(), cell.config.trainer.matmul_precision(), run.open_files:
+    with run.signals.watched(), cell.config.matmul_precision(run.device), run.open_files:
         with report_waiting(f"{cell.title}: drawing the initial weights"):
             baselines = cell.task.baselines() if run.processes.is_first else {}
             backbone = make_initial_backbone(cell)
@@ -196,6 +196,7 @@ def reuse_result(run: Run, existing: ExistingRecords) -> Record | None:
         about = about_run(cell, run.command, None)
         names = ("hash", "cell", "config", "changed", "command", "verified", "initial_weights")
         changes = {name: getattr(about, name) for name in names}
+        changes["config"] = {**about.config, "trainer": record.config["trainer"]}  # the precision on its device
         weights = weights_path(twin.config.results_dir, twin.name)
         (run.folder / ABOUT).unlink(missing_ok=True)  # of an interrupted run, which would count as started afresh
         if weights.exists():

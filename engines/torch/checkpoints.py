@@ -156,7 +156,7 @@ class TrainingState:
         self.step = 0
         self.network = network
         self.optimizer = make_optimizer(network, config)
-        is_scaled = config.precision == "16-mixed" and run.device.type == "cuda"
+        is_scaled = run.cell.config.precision_on(run.device).precision == "16-mixed" and run.device.type == "cuda"
         self.scaler = torch.amp.GradScaler(run.device.type, enabled=is_scaled)
         self.history = History(
             config, steps=order.num_steps, steps_per_epoch=order.steps_per_epoch, processes=processes

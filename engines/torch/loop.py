@@ -142,7 +142,7 @@ def run_steps(
                     batch = on_device(batch, device)
                 torch.manual_seed(mix_seed(order.seed, number))
                 with processes.micro_batch(objective, is_last=piece == accumulate - 1):
-                    with timed("forward"), config.autocast(device):
+                    with timed("forward"), run.cell.config.autocast(device):
                         loss, auxiliary = objective(batch, weights)
                     with timed("backward"):
                         total = loss if auxiliary is None else loss + auxiliary
@@ -198,7 +198,7 @@ def leaves_unused(run: Run, network: Backbone, order: StepBatches) -> bool:
         return False
     network = copy.deepcopy(network).train()
     _, batch = SeededItems(task.training_set, order.seed).__getitems__(draw)
-    with run.cell.config.trainer.autocast(device):
+    with run.cell.config.autocast(device):
         losses = Objective(task, network, None)(on_device(batch, device), None)
     sum(loss for loss in losses if loss is not None).backward()
     return any(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
@@ -286,7 +286,7 @@ def validate(run: Run, network: Backbone, step: int) -> float:
     processes = run.processes if config.trainer.strategy == "ddp" else None
     batches = DeviceBatches(run.device, processes=processes, seed=mix_seed(config.seed, step), limit=task.limit)
     network.eval()
-    with torch.no_grad(), config.trainer.autocast(run.device):
+    with torch.no_grad(), config.autocast(run.device):
         score = task.validate(network, batches)
     network.train()
     return score
