@@ -26,6 +26,7 @@ from engines.torch.checkpoints import Checkpoints, Entry, LossMean, TrainingStat
 from engines.torch.loggers import Loggers
 from engines.torch.optimizer import clip_gradients, make_scheduler, whole, whole_state_dict
 from engines.torch.parallel import Distributed, SingleProcess
+from engines.torch.speed import Speed
 
 if TYPE_CHECKING:
     from engines.torch.recurrent_memory import RecurrentMemory
@@ -79,8 +80,9 @@ def train(run: Run, backbone: Backbone) -> Training:
     )
     loader = training_batches(task.training_set, order, num_workers=config.num_workers, device=run.device)
     loggers = run.open_files.enter_context(contextlib.closing(Loggers(run, order)))
+    speed = Speed(run, order, network)
     with run.signals.waiting_for_step():
-        run_steps(run, objective, iter(loader), order, state, processes, checkpoints, loggers)
+        run_steps(run, objective, iter(loader), order, state, processes, checkpoints, loggers, speed)
     history = state.history
     best_step = history.best_step if config.checkpoint_selection == "best" else 0
     last_weights = whole_state_dict(network)
@@ -95,6 +97,7 @@ def train(run: Run, backbone: Backbone) -> Training:
         best_step,
         steps_to_solve=history.steps_to_solve,
         earlier_seconds=history.earlier_seconds,
+        facts=speed.facts(),
         log_record=loggers.write_record,
     )
 
@@ -108,6 +111,7 @@ def run_steps(
     processes: SingleProcess,
     checkpoints: Checkpoints,
     loggers: Loggers,
+    speed: Speed,
 ) -> None:
     """Run the remaining steps.
 
@@ -123,6 +127,7 @@ def run_steps(
     timed = step_timer(run, order)
     epoch = None
     network.train()
+    speed.start(state.step)
     for step in loggers.steps:
         if history.ends_training:
             break
@@ -169,6 +174,7 @@ def run_steps(
                 "loss": processes.mean(state.interval.mean()),  # waits for the device
                 "learning_rate": config.learning_rate * rate(step),
                 "gradient_norm": float(whole(norm)),
+                **speed.row(completed),
             }
         if history.is_due(completed):
             score = validate(run, network, completed) if config.validate_every is not None else None
@@ -185,6 +191,8 @@ def run_steps(
         is_last = completed == order.num_steps or history.ends_training
         if completed % config.checkpoint_every == 0 or is_last or stop:
             checkpoints.save(state.state_dict(), step=completed, best_step=history.best_step)
+        if is_logged:
+            speed.start(completed)
         if stop:
             raise Preempted(stop)
         if observer is not None and completed == observer.num_steps:

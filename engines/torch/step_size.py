@@ -1,0 +1,85 @@
+"""Tokens and model FLOPs of a training step, counted on shapes: without a GPU, and without the network's memory."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.flop_counter import flop_registry, sdpa_flop
+
+from cab.runner.batches import SeededItems, StepBatches
+from cab.runner.engine import Run, make_backbone
+from engines.torch.speed import StepSize, note_queries
+
+PASSES = 3
+"""Forward and backward pass in forward passes: the gradient of a product has one product per factor."""
+COUNTS = {**flop_registry, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop}
+"""FLOPs of operators; torch's counter lacks the one of a CPU."""
+
+
+def step_size(run: Run, order: StepBatches) -> StepSize | None:
+    """Count the next step from its first micro-batch; None without a next step or an attention layer."""
+    draw = next(iter(order), None)
+    if draw is None:
+        return None
+    task, examples = copy.copy(run.cell.task), len(draw.indices)
+    _, batch = SeededItems(task.training_set, order.seed).__getitems__(draw)
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings(), ShapesOnly() as shapes:
+        warnings.simplefilter("ignore")
+        network = make_backbone(run.cell).train()
+        queries, _ = note_queries(network)
+        task.recurrent_loss(network, batch, None) if task.recurrent else task.loss(network, batch)
+    return StepSize(queries[0] / examples, PASSES * shapes.flops / examples) if queries else None
+
+
+class ShapesOnly(TorchDispatchMode):
+    """Compute no floating-point numbers, and count FLOPs: what depends on such numbers is zero, without memory.
+
+    Operators get inputs on the meta device, so a network uses its PyTorch code instead of kernels that are not counted.
+    What depends on integers and masks alone is computed, since networks and losses read it; so are conditions.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        is_view = func.is_view or torch.Tag.inplace_view in func.tags
+        if is_view or (inputs and not any(map(_is_inexact, inputs))):
+            return func(*args, **kwargs)
+        if func._schema.is_mutable:
+            return kwargs.get("out", args[0])
+        on_meta, named = tree_map_only(Tensor, _on_meta, (args, kwargs))
+        try:
+            out = func(*on_meta, **{**named, **({"device": "meta"} if "device" in kwargs else {})})
+        except (NotImplementedError, RuntimeError):  # the shape of the result depends on numbers
+            return func(*args, **kwargs)
+        if func._overloadpacket in COUNTS:
+            self.flops += COUNTS[func._overloadpacket](*on_meta, **named, out_val=out)
+        is_condition = isinstance(out, Tensor) and out.dtype == torch.bool
+        if is_condition or not (inputs or _is_inexact(out)):
+            return func(*args, **kwargs)
+        return tree_map_only(Tensor, _zeros, out)
+
+
+ShapesOnly.__torch_dispatch__ = inspect.unwrap(ShapesOnly.__torch_dispatch__)  # its wrapper imports the compiler
+
+
+def _is_inexact(x: Any) -> bool:
+    return isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())
+
+
+def _on_meta(x: Tensor) -> Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+
+
+def _zeros(x: Tensor) -> Tensor:
+    return torch.zeros((), dtype=x.dtype).expand(x.shape)
