@@ -31,7 +31,7 @@ ABOUT = "cell.json"
 
 A record of an earlier start is kept until the run has a new one.
 """
-PROGRESS = ("step-*.ckpt", "best-*.pt", "average-*.pt", "scores-*.jsonl")
+PROGRESS = ("step-*.ckpt", "step-*.shard", "best-*.pt", "average-*.pt", "scores-*.jsonl")
 """Files that only an unfinished run needs."""
 RETRIED = (*(status for status in Status if status is not Status.FINISHED), "interrupted")
 """Statuses that ``cab run --retry`` accepts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import itertools
 import logging
 import operator
@@ -71,7 +72,7 @@ def train(run: Run, backbone: Backbone) -> Training:
     is_single = run.processes.count == 1
     processes = SingleProcess() if is_single else Distributed(run.processes, config.strategy, run.device)
     network = processes.prepare_network(backbone, run.device)
-    checkpoints = Checkpoints(run.folder, is_writer=run.processes.is_first)
+    checkpoints = Checkpoints(run.folder, run.processes, processes)
     state = resume(run, network, order, processes, checkpoints)
     order.start = state.step
     model: Any = torch.compile(network) if config.compile else network
@@ -81,7 +82,7 @@ def train(run: Run, backbone: Backbone) -> Training:
     loader = training_batches(task.training_set, order, num_workers=config.num_workers, device=run.device)
     loggers = run.open_files.enter_context(contextlib.closing(Loggers(run, order)))
     speed = Speed(run, order, network)
-    with run.signals.waiting_for_step():
+    with run.signals.waiting_for_step(), frozen_objects():
         run_steps(run, objective, iter(loader), order, state, processes, checkpoints, loggers, speed)
     history = state.history
     best_step = history.best_step if config.checkpoint_selection == "best" else 0
@@ -197,6 +198,16 @@ def run_steps(
             raise Preempted(stop)
         if observer is not None and completed == observer.num_steps:
             break
+
+
+@contextlib.contextmanager
+def frozen_objects() -> Iterator[None]:
+    """Exclude all objects from garbage collection that exist before the block, so that no step waits for them."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def leaves_unused(run: Run, network: Backbone, order: StepBatches) -> bool:
