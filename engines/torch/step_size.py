@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import warnings
@@ -13,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry, sdpa_flop
 
-from cab.runner.batches import SeededItems, StepBatches
+from cab.runner.batches import SeededItems, StepBatches, mix_seed
 from cab.runner.engine import Run, make_backbone
 from engines.torch.speed import StepSize, note_queries
 
@@ -34,15 +35,16 @@ def step_size(run: Run, order: StepBatches) -> StepSize | None:
         warnings.simplefilter("ignore")
         network = make_backbone(run.cell).train()
         queries, _ = note_queries(network)
+        torch.manual_seed(mix_seed(order.seed, draw.number))  # as in the step
         task.recurrent_loss(network, batch, None) if task.recurrent else task.loss(network, batch)
     return StepSize(queries[0] / examples, PASSES * shapes.flops / examples) if queries else None
 
 
 class ShapesOnly(TorchDispatchMode):
-    """Compute no floating-point numbers, and count FLOPs: what depends on such numbers is zero, without memory.
+    """Compute nothing that depends on weights: such results are zeros that share one element. Count FLOPs.
 
     Operators get inputs on the meta device, so a network uses its PyTorch code instead of kernels that are not counted.
-    What depends on integers and masks alone is computed, since networks and losses read it; so are conditions.
+    What depends on the batch and on random numbers alone is computed, since networks and losses read it.
     """
 
     def __init__(self) -> None:
@@ -52,9 +54,12 @@ class ShapesOnly(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        is_view = func.is_view or torch.Tag.inplace_view in func.tags
-        if is_view or (inputs and not any(map(_is_inexact, inputs))):
+        is_random = torch.Tag.nondeterministic_seeded in func.tags and not inputs
+        if is_random or (inputs and not any(map(_is_unknown, inputs))):
             return func(*args, **kwargs)
+        if func.is_view or torch.Tag.inplace_view in func.tags:
+            with contextlib.suppress(RuntimeError):  # one that requires contiguous numbers
+                return func(*args, **kwargs)
         if func._schema.is_mutable:
             return kwargs.get("out", args[0])
         on_meta, named = tree_map_only(Tensor, _on_meta, (args, kwargs))
@@ -77,9 +82,15 @@ def _is_inexact(x: Any) -> bool:
     return isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())
 
 
+def _is_unknown(x: Tensor) -> bool:
+    return _is_inexact(x) and x.untyped_storage().nbytes() <= x.element_size()
+
+
 def _on_meta(x: Tensor) -> Tensor:
+    if _is_unknown(x):
+        return torch.empty(x.shape, dtype=x.dtype, device="meta")
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
 
 def _zeros(x: Tensor) -> Tensor:
-    return torch.zeros((), dtype=x.dtype).expand(x.shape)
+    return torch.zeros((), dtype=x.dtype).expand(x.shape) if _is_inexact(x) else torch.zeros(x.shape, dtype=x.dtype)
