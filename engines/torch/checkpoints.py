@@ -262,7 +262,7 @@ class Checkpoints:
         Checkpoints that a process cannot read, or that ``restore`` cannot use, are skipped with a warning.
         """
         for path in reversed(checkpoint_files(self.folder)):
-            state = None
+            state: Any = None
             with contextlib.suppress(UserError):
                 state = self._read(path)
             if self._processes.max(float(state is None)):

@@ -117,7 +117,7 @@ def as_shard(x: Tensor, like: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     sharded: Any = like
-    options = {"shape": like.shape, "stride": like.stride(), "run_check": False}
+    options: Any = {"shape": like.shape, "stride": like.stride(), "run_check": False}
     return DTensor.from_local(x.to(like.device), sharded.device_mesh, sharded.placements, **options)
 
 

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from cab import Attention
 from cab.config.run_config import Precision
 from cab.errors import optional
 from cab.registry.tables import read_rows
 from cab.runner.batches import StepBatches
 from cab.runner.engine import Run
-
-
-class StepSize(NamedTuple):
-    """Size of a training step, per example.
-
-    Attributes:
-        tokens: positions of the longest query of an attention layer.
-        flops: model FLOPs of Chowdhery et al. (2022, appendix B): matrix products, convolutions, and softmax attention
-            with its masked pairs, forward and backward, without recomputation; None if they were not counted.
-    """
-
-    tokens: float
-    flops: float | None
+from engines.torch.step_size import StepSize, note_queries, step_size
 
 
 class Speed:
@@ -48,8 +34,6 @@ class Speed:
         if run.device.type == "cuda":
             self._peak = peak_flops(torch.cuda.get_device_name(run.device), run.cell.config.precision_on(run.device))
         if run.device.type == "cuda" or run.cell.config.trainer.compile:  # counting imports the compiler
-            from engines.torch.step_size import step_size
-
             with optional("the count of tokens and FLOPs"):
                 self._size = step_size(run, order)
         else:
@@ -83,17 +67,6 @@ class Speed:
         }
         size = self._size
         return facts | ({"flops_per_token": size.flops / size.tokens} if size is not None and size.flops else {})
-
-
-def note_queries(network: nn.Module) -> tuple[list[int], list[RemovableHandle]]:
-    """Return a list that will have one number, the positions [B, N] of the longest query so far, and what notes it."""
-    longest: list[int] = []
-
-    def note(_: nn.Module, args: Any, named: Any) -> None:
-        longest[:] = [max(*longest, 0, (args[0] if args else named["query"]).shape[:2].numel())]
-
-    layers = [module for module in network.modules() if isinstance(module, Attention)]
-    return longest, [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in layers]
 
 
 def peak_flops(gpu: str, precision: Precision) -> float | None:

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.flop_counter import flop_registry, sdpa_flop
+from torch.utils.hooks import RemovableHandle
 
+from cab import Attention
 from cab.runner.batches import SeededItems, StepBatches, mix_seed
 from cab.runner.engine import Run, make_backbone
-from engines.torch.speed import StepSize, note_queries
 
 PASSES = 3
 """Forward and backward pass in forward passes: the gradient of a product has one product per factor."""
-COUNTS = {**flop_registry, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop}
-"""FLOPs of operators; torch's counter lacks the one of a CPU."""
+
+
+class StepSize(NamedTuple):
+    """Size of a training step, per example.
+
+    Attributes:
+        tokens: positions of the longest query of an attention layer.
+        flops: model FLOPs of Chowdhery et al. (2022, appendix B): matrix products, convolutions, and softmax attention
+            with its masked pairs, forward and backward, without recomputation; None if they were not counted.
+    """
+
+    tokens: float
+    flops: float | None
 
 
 def step_size(run: Run, order: StepBatches) -> StepSize | None:
@@ -40,6 +50,17 @@ def step_size(run: Run, order: StepBatches) -> StepSize | None:
     return StepSize(queries[0] / examples, PASSES * shapes.flops / examples) if queries else None
 
 
+def note_queries(network: nn.Module) -> tuple[list[int], list[RemovableHandle]]:
+    """Return a list that will have one number, the positions [B, N] of the longest query so far, and what notes it."""
+    longest: list[int] = []
+
+    def note(_: nn.Module, args: Any, named: Any) -> None:
+        longest[:] = [max(*longest, 0, (args[0] if args else named["query"]).shape[:2].numel())]
+
+    layers = [module for module in network.modules() if isinstance(module, Attention)]
+    return longest, [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in layers]
+
+
 class ShapesOnly(TorchDispatchMode):
     """Compute nothing that depends on weights: such results are zeros that share one element. Count FLOPs.
 
@@ -50,6 +71,7 @@ class ShapesOnly(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.flops = 0
+        self._counts = flop_counts()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -67,15 +89,19 @@ class ShapesOnly(TorchDispatchMode):
             out = func(*on_meta, **{**named, **({"device": "meta"} if "device" in kwargs else {})})
         except (NotImplementedError, RuntimeError):  # the shape of the result depends on numbers
             return func(*args, **kwargs)
-        if func._overloadpacket in COUNTS:
-            self.flops += COUNTS[func._overloadpacket](*on_meta, **named, out_val=out)
+        if func._overloadpacket in self._counts:
+            self.flops += self._counts[func._overloadpacket](*on_meta, **named, out_val=out)
         is_condition = isinstance(out, Tensor) and out.dtype == torch.bool
         if is_condition or not (inputs or _is_inexact(out)):
             return func(*args, **kwargs)
         return tree_map_only(Tensor, _zeros, out)
 
 
-ShapesOnly.__torch_dispatch__ = inspect.unwrap(ShapesOnly.__torch_dispatch__)  # its wrapper imports the compiler
+def flop_counts() -> dict[Any, Any]:
+    """Return functions that count the FLOPs of operators; torch's counter lacks the one of a CPU."""
+    from torch.utils.flop_counter import flop_registry, sdpa_flop  # takes 0.2 s
+
+    return {**flop_registry, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop}
 
 
 def _is_inexact(x: Any) -> bool:

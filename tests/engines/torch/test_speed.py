@@ -22,8 +22,8 @@ from cab.runner.cell import Cell as CheckedCell
 from cab.runner.engine import Run, make_backbone, open_run
 from engines.torch import speed
 from engines.torch.loop import make_order
-from engines.torch.speed import Speed, StepSize, peak_flops
-from engines.torch.step_size import COUNTS, PASSES, step_size
+from engines.torch.speed import Speed, peak_flops
+from engines.torch.step_size import PASSES, StepSize, flop_counts, step_size
 from tests.helpers.runs.troubled import trained
 
 Cell = Callable[..., dict[str, Any]]
@@ -63,7 +63,7 @@ def test_what_is_counted_on_shapes_is_what_a_forward_pass_computes(task: str) ->
     assert torch.equal(torch.get_rng_state(), state), "training would draw other numbers"
     network = make_backbone(run.cell).train()
     torch.manual_seed(mix_seed(order.seed, draw.number))
-    formula: Any = functools.partial(COUNTS[CPU_ATTENTION])
+    formula: Any = functools.partial(flop_counts()[CPU_ATTENTION])
     formula._get_raw = True  # it reads tensors, not shapes
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping={CPU_ATTENTION: formula}) as counter:
         run.cell.task.loss(network, batch)
@@ -124,7 +124,7 @@ def test_mfu_is_the_share_of_all_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     order: Any = SimpleNamespace(shares=SimpleNamespace(batch_size=4, micro_batch_size=2))
     monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "NVIDIA H200")
-    monkeypatch.setattr("engines.torch.step_size.step_size", lambda *_: StepSize(tokens=100, flops=9.89e12))
+    monkeypatch.setattr(speed, "step_size", lambda *_: StepSize(tokens=100, flops=9.89e12))
     seconds = iter([10.0, 12.0])
     monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
     measured = Speed(run, order, torch.nn.Linear(1, 1))
