@@ -263,7 +263,7 @@ class Checkpoints:
         """
         for path in reversed(checkpoint_files(self.folder)):
             state: Any = None
-            with contextlib.suppress(UserError):
+            with contextlib.suppress(UserError, TypeError):
                 state = self._read(path)
             if self._processes.max(float(state is None)):
                 log.warning("skipping unreadable checkpoint %s", path)
