@@ -27,8 +27,8 @@ OF_MACHINE = ("checkpoint_every", "log_every", "micro_batch_size", "num_workers"
 RESOLVED = ("precision", "float32_matmul_precision")
 """Options of the trainer whose value ``auto`` depends on the device of a run.
 
-A run is identified by ``auto``, since it can be planned on a machine without its GPU. Its record, its folder and its
-checkpoints have the value that was used. So a record is found wherever it was made, a checkpoint of another precision
+A run is identified by ``auto``, since it can be planned on a machine without its GPU. Its record and its checkpoints
+have the value that was used. So a record is found wherever it was made, a checkpoint of another precision
 is not resumed, and seeds of different precisions have rows of their own.
 """
 AUTO = "auto"

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from cab.errors import UserError
 from cab.files.disk import disk_errors, remove_leftovers, replacing
 from cab.records.files import record_path, record_paths, weights_path
-from cab.records.identity import Identity, described, differences, why_not_resumed
+from cab.records.identity import Identity, configured, described, differences, why_not_resumed
 from cab.records.record import CELL, Record, Status
 from cab.weights import load_file as load_file, load_weights as load_weights
 
@@ -206,8 +206,9 @@ def _status_of_record(path: Path) -> CellStatus:
         record = Record.read(path)
     except UserError as error:
         return CellStatus({}, "broken", str(error))
-    about = record.config, record.command, record.hash, record.engine_facts
-    return CellStatus(record.cell, record.status, record.error, *about)
+    config = configured(record.config, record.changed)
+    about = record.command, record.hash, record.engine_facts
+    return CellStatus(record.cell, record.status, record.error, config, *about)
 
 
 def _status_of_folder(folder: Path) -> CellStatus:

@@ -68,7 +68,7 @@ def _find_result(run: Run, existing: ExistingRecords) -> Outcome | None:
 def _run_and_write(run: Run) -> Record:
     """Train and evaluate the cell, and write its record; checkpoints are kept unless the run finishes."""
     config = run.cell.config
-    content = {"cell": run.cell.key, "command": run.command, "config": config.resolved_on(run.device)}
+    content = {"cell": run.cell.key, "command": run.command, "config": dict(config.resolved)}
     started = start_run(run.folder, content, run.identity, started=now(), afresh=config.force)
     record = _attempt(run, started)
     assert record is not None
