@@ -46,10 +46,12 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 
 @contextlib.contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """Use a precision for float32 products inside the block."""
-    previous = torch.get_float32_matmul_precision()
+    """Use a precision for float32 products and cuDNN's float32 convolutions inside the block."""
+    previous, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision(precision)
+    torch.backends.cudnn.allow_tf32 = precision != "highest"
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(previous)
+        torch.backends.cudnn.allow_tf32 = convolutions

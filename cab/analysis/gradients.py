@@ -156,7 +156,7 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
         run = _observed_run(subject.cell, StepObserver(steps, note), folder)
         run.folder.mkdir()
         try:
-            with run.cell.config.trainer.matmul_precision(), run.open_files:
+            with run.cell.config.matmul_precision(run.device), run.open_files:
                 run.engine.train(run, subject.network)
         except DivergedError as error:
             raise UserError(str(error)) from error

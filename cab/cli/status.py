@@ -15,6 +15,8 @@ from cab.records.record import CELL
 from cab.results.load import DEFAULT_DIR
 from cab.runner.folder import cell_statuses
 
+SPEED = ("tokens_per_second", "mfu")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -29,14 +31,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_statuses(results_dir: Path, *, as_csv: bool) -> None:
-    """Print one row per run: its cell, the settings that distinguish it from others of the cell, and its status."""
+    """Print one row per run: its cell, the settings that distinguish it from others of the cell, status and speed."""
     runs = cell_statuses(results_dir)
     if not runs:
         print_note(f"no run in {results_dir}")
     cells = [[str(run.cell.get(key, "")) for key in CELL] for run in runs]
     settings = distinctions([(cell, run.config) for cell, run in zip(cells, runs, strict=True)])
     rows = [
-        [*cell, different, run.status, run.detail, run.hash]
+        [*cell, different, run.status, run.detail, *(_short(run.speed.get(name)) for name in SPEED), run.hash]
         for cell, different, run in zip(cells, settings, runs, strict=True)
     ]
-    print_rows([[*CELL, "settings", "status", "detail", "hash"], *rows], as_csv=as_csv)
+    print_rows([[*CELL, "settings", "status", "detail", *SPEED, "hash"], *rows], as_csv=as_csv)
+
+
+def _short(value: float | str | None) -> str:
+    return f"{float(value):.3g}" if value else ""

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from annotated_types import Gt, Interval, MinLen
 
 from cab.errors import UserError, unknown_name
 from cab.files.disk import user_path
 from cab.patterns import Pattern
-from cab.records.identity import flat
+from cab.records.identity import AUTO, DEFAULT_ENGINE, flat
 from cab.records.record import LARGEST_SEED, Status
 from cab.registry.options import (
     Natural,
@@ -89,14 +89,14 @@ class TrainerConfig(OptionGroup):
     checkpoint_selection: Literal["best", "last", "average"]
     average_every: Positive
     average_count: Positive
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"]
+    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
     checkpoint_every: Positive
     log_every: Positive = 50  # records of older runs lack it
     num_workers: Annotated[int, Interval(ge=0, le=MAX_WORKERS)]
     stop_when_diverged: bool
     kernels: str | dict[str, str] | None = None  # records of older runs lack it
     compile: bool
-    float32_matmul_precision: Literal["highest", "high"]
+    float32_matmul_precision: Literal["auto", "highest", "high"]
 
     def __post_init__(self) -> None:
         if (self.max_epochs is None) == (self.max_steps is None):
@@ -111,18 +111,6 @@ class TrainerConfig(OptionGroup):
     def num_steps(self, steps_per_epoch: int) -> int:
         """Return the number of optimizer steps of the whole run."""
         return self.max_steps if self.max_steps is not None else (self.max_epochs or 0) * steps_per_epoch
-
-    def autocast(self, device: torch.device) -> torch.autocast:
-        """Return the context of :func:`cab.recipe.autocast`."""
-        from cab.recipe import autocast  # imports torch
-
-        return autocast(self.precision, device)
-
-    def matmul_precision(self) -> AbstractContextManager[None]:
-        """Return the context of :func:`cab.recipe.matmul_precision`."""
-        from cab.recipe import matmul_precision  # imports torch
-
-        return matmul_precision(self.float32_matmul_precision)
 
     def rate(self, steps_per_epoch: int) -> Callable[[int], float]:
         """Return the schedule: the learning rate after ``step`` steps as a factor of the peak rate."""
@@ -197,6 +185,13 @@ class DataConfig(OptionGroup):
     download: bool
 
 
+class Precision(NamedTuple):
+    """Values of the two options of the trainer in :data:`cab.records.identity.RESOLVED`."""
+
+    precision: str
+    float32_matmul_precision: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """A composed configuration, with every value checked and parsed.
@@ -207,7 +202,7 @@ class RunConfig:
         other_attention: the attention for the slots outside the test, for every pattern.
         tuning: the grid of learning rates from which ``trainer.learning_rate`` was chosen; None for the rate of the
             recipe.
-        resolved: the configuration as plain values, as records store it.
+        resolved: the configuration as plain values, of which the hash is.
     """
 
     task: Spec
@@ -260,6 +255,36 @@ class RunConfig:
             "retry": tuple(map(Status, plain["retry"])),
         }
         return cls(**plain | parsed, resolved=plain)
+
+    def precision_on(self, device: torch.device) -> Precision:
+        """Return the precision of a run on a device, with ``auto`` resolved (:data:`cab.records.identity.RESOLVED`).
+
+        On a GPU, ``auto`` is bf16-mixed. In preset `paper` it is float32 with products in TF32, the default of PyTorch
+        in the years of the published runs; other engines have no TF32.
+        """
+        on_gpu, of_paper = device.type == "cuda", self.preset == "paper"
+        usual = Precision(
+            "bf16-mixed" if on_gpu and not of_paper else "32-true",
+            "high" if on_gpu and of_paper and self.engine == DEFAULT_ENGINE else "highest",
+        )
+        given = Precision(self.trainer.precision, self.trainer.float32_matmul_precision)
+        return Precision(*(other if value == AUTO else value for value, other in zip(given, usual, strict=True)))
+
+    def resolved_on(self, device: torch.device) -> dict[str, Any]:
+        """Return the configuration as plain values, with the precision on a device, as records store it."""
+        return {**self.resolved, "trainer": {**self.resolved["trainer"], **self.precision_on(device)._asdict()}}
+
+    def autocast(self, device: torch.device) -> torch.autocast:
+        """Return the context of :func:`cab.recipe.autocast`."""
+        from cab.recipe import autocast  # imports torch
+
+        return autocast(self.precision_on(device).precision, device)
+
+    def matmul_precision(self, device: torch.device) -> AbstractContextManager[None]:
+        """Return the context of :func:`cab.recipe.matmul_precision`."""
+        from cab.recipe import matmul_precision  # imports torch
+
+        return matmul_precision(self.precision_on(device).float32_matmul_precision)
 
     @property
     def defaults(self) -> dict[str, Any]:

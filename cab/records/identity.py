@@ -8,7 +8,7 @@ what differs. It cannot see data files or environment variables that a module re
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +24,14 @@ CONFIGURATION = (
 """Keys of a configuration that determine a result; all others specify where and how a cell runs."""
 OF_MACHINE = ("checkpoint_every", "log_every", "micro_batch_size", "num_workers", "strategy")
 """Options of the trainer for the machine and the log, which are not part of a configuration."""
+RESOLVED = ("precision", "float32_matmul_precision")
+"""Options of the trainer whose value ``auto`` depends on the device of a run.
+
+A run is identified by ``auto``, since it can be planned on a machine without its GPU. Its record and its checkpoints
+have the value that was used. So a record is found wherever it was made, a checkpoint of another precision
+is not resumed, and seeds of different precisions have rows of their own.
+"""
+AUTO = "auto"
 DEFAULT_ENGINE = "torch"
 
 
@@ -39,16 +47,27 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def settings(config: Mapping[str, Any], renamed: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
     """Return the values of a resolved configuration that determine a result, by their flat names.
 
-    ``renamed`` has the earlier names of options.
+    ``renamed`` has the earlier names of options. An option of :data:`RESOLVED` that is not resolved is left out.
     """
     values = plain(flat({name: config[name] for name in CONFIGURATION if name in config}))
-    machine = {f"trainer.{name}" for name in OF_MACHINE}
-    return {renamed.get(name, name): value for name, value in values.items() if name not in machine}
+    excluded = {f"trainer.{name}" for name in OF_MACHINE}
+    excluded |= {name for each in RESOLVED if values.get(name := f"trainer.{each}") == AUTO}
+    return {renamed.get(name, name): value for name, value in values.items() if name not in excluded}
 
 
 def measured(trainer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the trainer that determine the result: all but :data:`OF_MACHINE`."""
     return {name: value for name, value in trainer.items() if name not in OF_MACHINE}
+
+
+def configured(config: Mapping[str, Any], changed_options: Collection[str]) -> dict[str, Any]:
+    """Return a recorded configuration as it was given: with ``auto`` for what the run resolved (:data:`RESOLVED`).
+
+    ``changed_options`` are the names of the options that differ from their defaults, which the hash is of.
+    """
+    trainer = config["trainer"]
+    auto = {name: AUTO for name in RESOLVED if name in trainer and f"trainer.{name}" not in changed_options}
+    return {**config, "trainer": {**trainer, **auto}}
 
 
 def forward_batch_size(config: Mapping[str, Any]) -> int | None:

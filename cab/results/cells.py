@@ -19,7 +19,7 @@ from typing import Any
 
 from cab.files.text_table import read_csv
 from cab.records.files import REFERENCE_DIRS, paths_of_hash
-from cab.records.identity import other_engine
+from cab.records.identity import configured, other_engine
 from cab.records.record import Record
 from cab.registry.tables import CONFIGS
 from cab.results.changed_settings import GROUPS, changes, settings_of
@@ -81,10 +81,11 @@ class SuiteCell:
     def changed_settings(self, record: Record) -> list[str]:
         """Return the settings of a run of this cell that are not the suite's, such as ``trainer.max_steps=100``."""
         anchors = read_anchors().get(self.key)
-        if anchors is None or all(record.config.get(name) == of for name, of in groups_of_run(anchors.run).items()):
+        config = configured(record.config, record.changed)
+        if anchors is None or all(config.get(name) == of for name, of in groups_of_run(anchors.run).items()):
             return []
         options = [option.partition("=")[0] for option in self.options.split()]
-        return changes(record.config, record.changed, self.settings, options)
+        return changes(config, record.changed, self.settings, options)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -131,7 +132,8 @@ def cell_of(record: Record) -> SuiteCell | None:
 def groups_of_run(digest: str) -> Mapping[str, Any]:
     """Return the groups of the configuration of the bundled run with this hash that compared runs share."""
     path, *_ = (path for folder in REFERENCE_DIRS for path in paths_of_hash(folder, digest))
-    config = Record.read(path).config
+    record = Record.read(path)
+    config = configured(record.config, record.changed)
     return {name: config.get(name) for name in GROUPS}
 
 

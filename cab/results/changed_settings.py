@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.files.cache import prepared
-from cab.records.identity import flat, measured
+from cab.records.identity import configured, flat, measured
 from cab.registry.program import code_of_location, joined
 from cab.registry.registries import BACKBONES, TASKS
 from cab.registry.tables import config_folders
@@ -57,7 +57,8 @@ def with_changed(frame: pd.DataFrame) -> pd.DataFrame:
     of_settings: dict[str, tuple[str, ...]] = {}  # seeds share their settings
     of_file: dict[str, tuple[str, ...]] = {}
     rows: Any = zip(runs["file"], runs[names].itertuples(index=False, name=None), strict=True)
-    for file, (*cell, config, options) in rows:
+    for file, (*cell, recorded, options) in rows:
+        config = configured(recorded, options)
         key = json.dumps([cell, config["attention"], config.get("tuning"), [config.get(name) for name in GROUPS]])
         if key not in of_settings:
             of_settings[key] = tuple(_changed_settings(cell, config, options))

@@ -15,7 +15,7 @@ from cab.config.run_config import REGISTRIES, RunConfig
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
 from cab.records.files import paths_of_hash, record_path
-from cab.records.identity import changed, flat, hash_of, other_engine, settings
+from cab.records.identity import changed, configured, flat, hash_of, other_engine, settings
 from cab.records.record import Record
 from cab.registry.entries import Entry
 from cab.registry.program import code_of
@@ -155,7 +155,7 @@ def current_config(record: Record) -> dict[str, Any]:
     Options that were added have their defaults, removed ones that had theirs are left out, and renamed ones have their
     new names.
     """
-    config: dict[str, Any] = {**run_defaults(), **record.config}
+    config: dict[str, Any] = {**run_defaults(), **configured(record.config, record.changed)}
     trainer = trainer_defaults()
     known = {
         name: value

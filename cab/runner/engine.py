@@ -98,7 +98,7 @@ class Run:
     @property
     def identity(self) -> Identity:
         """Configuration, data and versions of the run, and the modules that were executed so far."""
-        return identity_of(self.cell, self.cell.task.fingerprint())
+        return identity_of(self.cell, self.cell.task.fingerprint(), self.device)
 
     @property
     def folder(self) -> Path:

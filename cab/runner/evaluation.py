@@ -159,7 +159,7 @@ def evaluate(
     file = folder / f"scores-{_digest(backbone)}-{cell.hash}-{task.test_split}{key}.jsonl"
     batches = DeviceBatches(device, processes=processes, finished=file, seed=seed, limit=task.limit)
     torch.manual_seed(mix_seed(seed, -1))  # the same whether the run was resumed or not
-    with torch.no_grad(), cell.config.trainer.autocast(device):
+    with torch.no_grad(), cell.config.autocast(device):
         scores = task.evaluate(backbone, batches)
         if processes.is_first and warnings is not None:
             with optional("the plots", warnings):

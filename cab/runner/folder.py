@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import logging
 import shutil
@@ -18,7 +19,7 @@ from filelock import FileLock, Timeout
 from cab.errors import UserError
 from cab.files.disk import disk_errors, remove_leftovers, replacing
 from cab.records.files import record_path, record_paths, weights_path
-from cab.records.identity import Identity, described, differences, why_not_resumed
+from cab.records.identity import Identity, configured, described, differences, why_not_resumed
 from cab.records.record import CELL, Record, Status
 from cab.weights import load_file as load_file, load_weights as load_weights
 
@@ -30,7 +31,7 @@ ABOUT = "cell.json"
 
 A record of an earlier start is kept until the run has a new one.
 """
-PROGRESS = ("step-*.ckpt", "best-*.pt", "average-*.pt", "scores-*.jsonl")
+PROGRESS = ("step-*.ckpt", "step-*.shard", "best-*.pt", "average-*.pt", "scores-*.jsonl")
 """Files that only an unfinished run needs."""
 RETRIED = (*(status for status in Status if status is not Status.FINISHED), "interrupted")
 """Statuses that ``cab run --retry`` accepts."""
@@ -161,7 +162,8 @@ def atomic_save(state: Mapping[str, Any], path: Path) -> None:
 class CellStatus:
     """Status of a cell: that of its record, ``running``, ``interrupted``, or ``broken`` (unreadable record).
 
-    ``detail`` is the error or the last checkpoint. Cell and hash of an unreadable record are empty.
+    ``detail`` is the error or the last checkpoint. ``speed`` has ``tokens_per_second`` and ``mfu``, if they are known:
+    of a finished run, or in the last row of ``metrics.csv``. Cell and hash of an unreadable record are empty.
     """
 
     cell: Mapping[str, Any]
@@ -170,6 +172,7 @@ class CellStatus:
     config: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
     hash: str = ""
+    speed: Mapping[str, float | str] = field(default_factory=dict)
 
 
 def cell_statuses(results_dir: Path) -> list[CellStatus]:
@@ -203,7 +206,9 @@ def _status_of_record(path: Path) -> CellStatus:
         record = Record.read(path)
     except UserError as error:
         return CellStatus({}, "broken", str(error))
-    return CellStatus(record.cell, record.status, record.error, record.config, record.command, record.hash)
+    config = configured(record.config, record.changed)
+    about = record.command, record.hash, record.engine_facts
+    return CellStatus(record.cell, record.status, record.error, config, *about)
 
 
 def _status_of_folder(folder: Path) -> CellStatus:
@@ -215,4 +220,13 @@ def _status_of_folder(folder: Path) -> CellStatus:
     steps = [path.stem.removeprefix("step-").lstrip("0") for path in sorted(folder.glob("step-*.ckpt"))]
     detail = f"checkpoint at step {steps[-1]}" if steps else "no checkpoint yet"
     status = "running" if is_held(folder) else "interrupted"
-    return CellStatus(cell, status, detail, config, command, folder.name)
+    return CellStatus(cell, status, detail, config, command, folder.name, _last_row(folder / "metrics.csv"))
+
+
+def _last_row(path: Path) -> dict[str, str]:
+    """Return the last row of a CSV file that a process may be writing; empty if there is none."""
+    try:
+        with path.open(newline="") as file:
+            return max(csv.DictReader(file), key=lambda row: int(row["step"]), default={})
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import logging
 import os
 import signal
@@ -26,6 +27,8 @@ FIRST_SPECIAL_STEP = 0xFFFF_FFF0
 """Smallest number of a Slurm step that srun did not start: batch scripts, interactive shells."""
 CONTEXT_BYTES = 2**29
 """Bytes of the CUDA context of each process."""
+TIMEOUT = datetime.timedelta(minutes=30)
+"""Time after which processes that wait for a lost one end; longer than what the first process computes alone."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -44,13 +47,19 @@ class Processes:
 
     def connect(self, device: torch.device) -> None:
         """Connect several processes with each other, which exchange tensors on ``device``."""
+        import torch
         import torch.distributed as dist
 
         if self.count == 1 or dist.is_initialized():  # by an earlier cell; a destroyed group can deadlock
             return
         if "MASTER_ADDR" not in os.environ:
             _init_slurm_rendezvous()
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=self.rank, world_size=self.count)
+        options: dict[str, Any] = {"rank": self.rank, "world_size": self.count, "timeout": TIMEOUT}
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # what names no device, such as pinned memory, would use GPU 0
+            dist.init_process_group("nccl", device_id=device, **options)
+        else:
+            dist.init_process_group("gloo", **options)
 
     def agree(self, decision: bool, device: torch.device) -> bool:
         """Return the decision of the first process, in all of them."""

@@ -47,7 +47,7 @@ def about_run(cell: Cell, command: str, device: torch.device | None, started: st
         hash=cell.hash,
         cell=cell.key,
         task_version=cell.task.version,
-        config=dict(cell.config.resolved),
+        config=cell.config.resolved_on(device) if device else dict(cell.config.resolved),
         changed=cell.changed,
         program=program_of(cell),
         engine=cell.config.engine,
@@ -81,9 +81,10 @@ def program_of(cell: Cell, *, is_planned: bool = False) -> Program:
     return Program(attention, {name: digest for name, digest in project.items() if name not in attention})
 
 
-def identity_of(cell: Cell, data: Mapping[str, Any], *, is_planned: bool = False) -> Identity:
-    """Return the identity of a run now; empty ``data`` have not been read yet."""
-    return Identity.of(cell.config.resolved, program_of(cell, is_planned=is_planned), data, versions(), cell.renamed)
+def identity_of(cell: Cell, data: Mapping[str, Any], device: torch.device | None = None) -> Identity:
+    """Return the identity of a run now; one without a device is planned. Empty ``data`` have not been read yet."""
+    config = cell.config.resolved if device is None else cell.config.resolved_on(device)
+    return Identity.of(config, program_of(cell, is_planned=device is None), data, versions(), cell.renamed)
 
 
 @functools.cache

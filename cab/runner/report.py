@@ -156,7 +156,7 @@ class ExistingRecords:
         return changes.keys() <= {"configuration"}  # the pattern and the attention, which are the same network
 
     def _identity(self, cell: Cell, *, reads_data: bool) -> Identity:
-        return identity_of(cell, (self._fingerprint(cell) if reads_data else None) or {}, is_planned=True)
+        return identity_of(cell, (self._fingerprint(cell) if reads_data else None) or {})
 
     def _fingerprint(self, cell: Cell) -> Mapping[str, Any] | None:
         """Return the fingerprint of the data on disk; None if they cannot be read."""

@@ -127,7 +127,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
     cell, started, warnings = run.cell, time.perf_counter(), list[str]()
     with (
         run.signals.watched(),
-        cell.config.trainer.matmul_precision(),
+        cell.config.matmul_precision(run.device),
         run.open_files,
         contextlib.ExitStack() as counted,
     ):
@@ -205,6 +205,7 @@ def reuse_result(run: Run, existing: ExistingRecords) -> Record | None:
         about = about_run(cell, run.command, None)
         names = ("hash", "cell", "config", "changed", "command", "verified", "initial_weights")
         changes = {name: getattr(about, name) for name in names}
+        changes["config"] = {**about.config, "trainer": record.config["trainer"]}  # the precision on its device
         weights = weights_path(twin.config.results_dir, twin.name)
         (run.folder / ABOUT).unlink(missing_ok=True)  # of an interrupted run, which would count as started afresh
         if weights.exists():

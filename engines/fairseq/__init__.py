@@ -76,7 +76,8 @@ def train(run: Run, backbone: Backbone) -> Training:
     common = [str(data), "--user-dir", str(environment.PLUGIN), "--distributed-world-size", "1"]
     common += ["--cpu"] if device.type == "cpu" else []
     arguments = [*common, *training_arguments(cell, num_processes=processes.count)]
-    arguments += [*precision_arguments(config.precision, device.type), "--save-dir", str(home)]
+    precision = cell.config.precision_on(device).precision
+    arguments += [*precision_arguments(precision, device.type), "--save-dir", str(home)]
     start, kept = home / "initial.pt", home / f"checkpoint_{config.checkpoint_selection}.pt"
     if processes.is_first:
         home.mkdir(exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -19,13 +20,15 @@ from cab.records.identity import Identity, why_not_resumed
 from cab.runner.batches import StepBatches
 from cab.runner.engine import Run
 from cab.runner.folder import atomic_save, load_file, load_weights
-from cab.runner.processes import DivergedError, is_out_of_memory
+from cab.runner.processes import DivergedError, Processes, is_out_of_memory
 from engines.torch.optimizer import (
+    as_shard,
+    is_sharded,
     load_network_state,
     load_optimizer_state,
     make_optimizer,
     optimizer_state,
-    whole_state_dict,
+    parameters_of,
 )
 from engines.torch.parallel import SingleProcess
 
@@ -156,7 +159,7 @@ class TrainingState:
         self.step = 0
         self.network = network
         self.optimizer = make_optimizer(network, config)
-        is_scaled = config.precision == "16-mixed" and run.device.type == "cuda"
+        is_scaled = run.cell.config.precision_on(run.device).precision == "16-mixed" and run.device.type == "cuda"
         self.scaler = torch.amp.GradScaler(run.device.type, enabled=is_scaled)
         self.history = History(
             config, steps=order.num_steps, steps_per_epoch=order.steps_per_epoch, processes=processes
@@ -171,11 +174,11 @@ class TrainingState:
         self._num_steps, self._device, self._run, self._processes = order.num_steps, run.device, run, processes
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a resumed run needs; every process must call this."""
+        """Return everything that a resumed run needs; every process must call this, and has its own shards."""
         return {
             "step": self.step,
             "identity": self._run.identity.to_plain(),
-            "network": whole_state_dict(self.network),
+            "network": self.network.state_dict(),
             "optimizer": optimizer_state(self.optimizer),
             "scaler": self.scaler.state_dict(),
             "history": self.history.state_dict(),
@@ -190,12 +193,19 @@ class TrainingState:
         """
         if obstacle := why_not_resumed(Identity.from_plain(saved["identity"]), self._run.identity):
             raise ValueError(obstacle)
-        load_network_state(self.network, saved["network"])
+        weights, moments = saved["network"], saved["optimizer"]
+        if parts := saved.get("parts"):
+            weights = {**weights, **joined([part["network"] for part in parts], self.network.state_dict())}
+            for position, parameter in enumerate(parameters_of(self.optimizer)):
+                own = [part["optimizer"].get(position, {}) for part in parts]
+                more = joined(own, dict.fromkeys(own[0], parameter))
+                moments = {**moments, **({position: {**moments[position], **more}} if more else {})}
+        load_network_state(self.network, weights)
         self.history.load_state_dict(saved["history"])
         self.interval = LossMean(*saved["interval"])
         if self.memory is not None:
             self.memory.load_state_dict(saved["memories"], self._device)
-        load_optimizer_state(self.optimizer, saved["optimizer"])
+        load_optimizer_state(self.optimizer, moments)
         if saved["scaler"]:
             self.scaler.load_state_dict(saved["scaler"])
         if type(saved["step"]) is not int or not 0 <= saved["step"] <= self._num_steps:
@@ -203,14 +213,43 @@ class TrainingState:
         self.step = saved["step"]
 
 
+def shard_file(checkpoint: Path, rank: int, count: int) -> Path:
+    """Return the file with the shards of one of ``count`` processes."""
+    return checkpoint.with_suffix(f".{rank}-of-{count}.shard")
+
+
+def split(state: Mapping[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """Return this process's shards in a state of nested mappings, and the rest, which all processes have."""
+    nested = {name: split(value) for name, value in state.items() if isinstance(value, Mapping)}
+    single = {name: value for name, value in state.items() if name not in nested}
+    shards = {name: x.to_local() for name, x in single.items() if is_sharded(x)}
+    rest = {name: x for name, x in single.items() if name not in shards}
+    return shards | {name: own for name, (own, _) in nested.items()}, rest | {
+        name: of for name, (_, of) in nested.items()
+    }
+
+
+def joined(parts: Sequence[Mapping[str, Tensor]], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors from their shards: whole, or sharded as those of the same names if there is this process's only.
+
+    torch shards the first axis, in the order of the processes.
+    """
+    if len(parts) == 1:
+        return {name: as_shard(x, like[name]) for name, x in parts[0].items()}
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
 class Checkpoints:
     """The files ``step-N.ckpt``, to resume from, and ``best-N.pt`` and ``average-N.pt``, to evaluate.
 
-    The first process of a run writes them.
+    The first process of a run writes them. With FSDP, each process has written its shards to
+    ``step-N.RANK-of-COUNT.shard`` before; any number of processes can resume from them.
+    (``torch.distributed.checkpoint`` unpickles a file, which could execute code.)
     """
 
-    def __init__(self, folder: Path, *, is_writer: bool = True) -> None:
-        self.folder, self._is_writer = folder, is_writer
+    def __init__(self, folder: Path, own: Processes, processes: SingleProcess) -> None:
+        self.folder, self._own, self._processes = folder, own, processes
+        self._is_writer = own.is_first
         self._best_of_last = 0
 
     def weights(self, kind: str, step: int) -> Path:
@@ -220,15 +259,18 @@ class Checkpoints:
     def restore_newest(self, restore: Callable[[Mapping[str, Any]], None]) -> bool:
         """Call ``restore`` with the newest checkpoint that it accepts, and return whether there is one.
 
-        Checkpoints that cannot be read, or that ``restore`` cannot use, are skipped with a warning.
+        Checkpoints that a process cannot read, or that ``restore`` cannot use, are skipped with a warning.
         """
         for path in reversed(checkpoint_files(self.folder)):
+            state: Any = None
+            with contextlib.suppress(UserError, TypeError):
+                state = self._read(path)
+            if self._processes.max(float(state is None)):
+                log.warning("skipping unreadable checkpoint %s", path)
+                continue
             try:
-                state = load_file(path)
                 restore(state)
                 self._best_of_last = state["history"]["best_step"]
-            except UserError:
-                log.warning("skipping unreadable checkpoint %s", path)
             except Exception as error:  # whatever is wrong with it, the previous one may be intact
                 if is_out_of_memory(error):
                     raise
@@ -237,13 +279,33 @@ class Checkpoints:
                 return True
         return False
 
+    def _read(self, path: Path) -> Any:
+        """Return the state in a checkpoint with its shards: those of this process, or all of another division."""
+        state = load_file(path)
+        count = state.get("shards", 0) if isinstance(state, dict) else 0
+        if not count:
+            return state
+        is_own = self._processes.is_sharded and count == self._own.count
+        ranks = [self._own.rank] if is_own else range(count)
+        return {**state, "parts": [load_file(shard_file(path, rank, count)) for rank in ranks]}
+
     def save(self, state: Mapping[str, Any], *, step: int, best_step: int) -> None:
         """Write a checkpoint atomically; keep it and the previous one, and the best weights of both."""
+        path = self.folder / f"step-{step:08d}.ckpt"
+        if self._processes.is_sharded:
+            shards, rest = split(state["network"]), split(state["optimizer"])
+            atomic_save({"network": shards[0], "optimizer": rest[0]}, shard_file(path, self._own.rank, self._own.count))
+            self._processes.max(0.0)  # all have written theirs
+            state = {**state, "network": shards[1], "optimizer": rest[1], "shards": self._own.count}
         if not self._is_writer:
             return
-        atomic_save(state, self.folder / f"step-{step:08d}.ckpt")
+        atomic_save(state, path)
         for old in checkpoint_files(self.folder)[:-2]:
             old.unlink()
+        kept_steps = {file.stem for file in checkpoint_files(self.folder)}
+        for old in self.folder.glob("step-*.shard"):
+            if old.name.partition(".")[0] not in kept_steps:
+                old.unlink()
         kept = {self.weights("best", step) for step in (best_step, self._best_of_last)}
         for old in set(self.folder.glob("best-*.pt")) - kept:
             old.unlink()

@@ -10,7 +10,6 @@ import os
 import secrets
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,8 @@ from cab.runner.provenance import peak_memory
 log = logging.getLogger(__name__)
 
 COLUMNS = (
-    "step", "loss", "validation", "auxiliary_loss", "learning_rate", "gradient_norm", "examples_per_second", "epoch",
-    "peak_memory_bytes",
+    "step", "loss", "validation", "auxiliary_loss", "learning_rate", "gradient_norm", "examples_per_second",
+    "tokens_per_second", "mfu", "epoch", "peak_memory_bytes",
 )  # fmt: skip
 
 
@@ -46,7 +45,6 @@ class Loggers:
         progress = Progress(run, order)
         self.steps = progress.steps
         self._order, self._device = order, run.device
-        self._step, self._began = order.start, time.perf_counter()
         self._loggers: list[Any] = [progress] if run.processes.is_first else []
         for kind in (MetricsFile, *LOGGERS[run.cell.config.logger.name]) if run.processes.is_first else ():
             try:
@@ -55,16 +53,10 @@ class Loggers:
                 _warn(error)
 
     def write(self, step: int, numbers: Mapping[str, float | None]) -> None:
-        """Write the numbers of a step, and its epoch, speed and memory unless they are given, to all loggers."""
-        examples = (step - self._step) * self._order.shares.batch_size
-        measured = {
-            "examples_per_second": examples / (time.perf_counter() - self._began),
-            "epoch": step / self._order.steps_per_epoch,
-            "peak_memory_bytes": peak_memory(self._device),
-        }
+        """Write the numbers of a step, and its epoch and memory unless they are given, to all loggers."""
+        measured = {"epoch": step / self._order.steps_per_epoch, "peak_memory_bytes": peak_memory(self._device)}
         numbers = {**measured, **numbers}
         self._call("write", step, {key: value for key, value in numbers.items() if value is not None and key != "step"})
-        self._step, self._began = step, time.perf_counter()
 
     def write_record(self, record: Record) -> None:
         """Write the record of the run to all loggers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import itertools
 import logging
 import operator
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from cab.backbone import Backbone
-from cab.errors import Preempted, UserError
+from cab.errors import Preempted, UserError, optional
 from cab.kernels import device_kernels
 from cab.runner.batches import SeededItems, Shares, StepBatches, mix_seed, on_device, training_batches
 from cab.runner.engine import Run, Training
@@ -27,6 +28,7 @@ from engines.torch.checkpoints import Checkpoints, Entry, LossMean, TrainingStat
 from engines.torch.loggers import Loggers
 from engines.torch.optimizer import clip_gradients, make_scheduler, whole, whole_state_dict
 from engines.torch.parallel import Distributed, SingleProcess
+from engines.torch.speed import Speed
 
 if TYPE_CHECKING:
     from engines.torch.recurrent_memory import RecurrentMemory
@@ -71,7 +73,7 @@ def train(run: Run, backbone: Backbone) -> Training:
     is_single = run.processes.count == 1
     processes = SingleProcess() if is_single else Distributed(run.processes, config.strategy, run.device)
     network = processes.prepare_network(backbone, run.device)
-    checkpoints = Checkpoints(run.folder, is_writer=run.processes.is_first)
+    checkpoints = Checkpoints(run.folder, run.processes, processes)
     state = resume(run, network, order, processes, checkpoints)
     order.start = state.step
     model: Any = torch.compile(network) if config.compile else network
@@ -80,9 +82,13 @@ def train(run: Run, backbone: Backbone) -> Training:
     )
     loader = training_batches(task.training_set, order, num_workers=config.num_workers, device=run.device)
     loggers = run.open_files.enter_context(contextlib.closing(Loggers(run, order)))
-    with run.signals.waiting_for_step():
-        run_steps(run, objective, iter(loader), order, state, processes, checkpoints, loggers)
-    facts = {} if run.device.type == "cpu" else {"device_kernels": launched_kernels(run, objective, order)}
+    speed = Speed(run, order, network)
+    with run.signals.waiting_for_step(), frozen_objects():
+        run_steps(run, objective, iter(loader), order, state, processes, checkpoints, loggers, speed)
+    facts = speed.facts()
+    if run.device.type != "cpu" and is_single:
+        with optional("the names of GPU kernels"):
+            facts["device_kernels"] = launched_kernels(run, network, order)
     history = state.history
     best_step = history.best_step if config.checkpoint_selection == "best" else 0
     last_weights = whole_state_dict(network)
@@ -111,6 +117,7 @@ def run_steps(
     processes: SingleProcess,
     checkpoints: Checkpoints,
     loggers: Loggers,
+    speed: Speed,
 ) -> None:
     """Run the remaining steps.
 
@@ -126,6 +133,7 @@ def run_steps(
     timed = step_timer(run, order)
     epoch = None
     network.train()
+    speed.start(state.step)
     for step in loggers.steps:
         if history.ends_training:
             break
@@ -145,7 +153,7 @@ def run_steps(
                     batch = on_device(batch, device)
                 torch.manual_seed(mix_seed(order.seed, number))
                 with processes.micro_batch(objective, is_last=piece == accumulate - 1):
-                    with timed("forward"), config.autocast(device):
+                    with timed("forward"), run.cell.config.autocast(device):
                         loss, auxiliary = objective(batch, weights)
                     with timed("backward"):
                         total = loss if auxiliary is None else loss + auxiliary
@@ -172,6 +180,7 @@ def run_steps(
                 "loss": processes.mean(state.interval.mean()),  # waits for the device
                 "learning_rate": config.learning_rate * rate(step),
                 "gradient_norm": float(whole(norm)),
+                **speed.row(completed),
             }
         if history.is_due(completed):
             score = validate(run, network, completed) if config.validate_every is not None else None
@@ -188,42 +197,56 @@ def run_steps(
         is_last = completed == order.num_steps or history.ends_training
         if completed % config.checkpoint_every == 0 or is_last or stop:
             checkpoints.save(state.state_dict(), step=completed, best_step=history.best_step)
+        if is_logged:
+            speed.start(completed)
         if stop:
             raise Preempted(stop)
         if observer is not None and completed == observer.num_steps:
             break
 
 
-def leaves_unused(run: Run, network: Backbone, order: StepBatches) -> bool:
-    """Return whether the next step gives no gradient to a parameter; a copy of the network computes one micro-batch."""
+@contextlib.contextmanager
+def frozen_objects() -> Iterator[None]:
+    """Exclude all objects from garbage collection that exist before the block, so that no step waits for them."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def of_copy(run: Run, network: Backbone, order: StepBatches) -> tuple[Backbone, Callable[[], None]] | None:
+    """Return a copy of the network and a function that computes its gradients of the next micro-batch, if any."""
     draw, task, device = next(iter(order), None), run.cell.task, run.device
     if draw is None:
-        return False
+        return None
     network = copy.deepcopy(network).train()
     _, batch = SeededItems(task.training_set, order.seed).__getitems__(draw)
-    with run.cell.config.trainer.autocast(device):
-        losses = Objective(task, network, None)(on_device(batch, device), None)
-    sum(loss for loss in losses if loss is not None).backward()
+
+    def compute_gradients() -> None:
+        with run.cell.config.autocast(device):
+            losses = Objective(task, network, None)(on_device(batch, device), None)
+        sum(loss for loss in losses if loss is not None).backward()
+
+    return network, compute_gradients
+
+
+def leaves_unused(run: Run, network: Backbone, order: StepBatches) -> bool:
+    """Return whether the next step gives no gradient to a parameter; a copy of the network computes one micro-batch."""
+    trial = of_copy(run, network, order)
+    if trial is None:
+        return False
+    network, compute_gradients = trial
+    compute_gradients()
     return any(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
 
 
-def launched_kernels(run: Run, objective: nn.Module, order: StepBatches) -> list[str]:
-    """Return the names of the kernels that the first micro-batch launches on a GPU, forward and backward."""
-    order, device = copy.copy(order), run.device
+def launched_kernels(run: Run, network: Backbone, order: StepBatches) -> list[str]:
+    """Return the names of the GPU kernels of a first micro-batch of a copy of the network, forward and backward."""
+    order = copy.copy(order)
     order.start = 0
-    draw = next(iter(order), None)
-    if draw is None:
-        return []
-    _, batch = SeededItems(run.cell.task.training_set, order.seed).__getitems__(draw)
-
-    def call() -> None:
-        with run.cell.config.trainer.autocast(device):
-            losses = objective(on_device(batch, device), None)
-        sum(loss for loss in losses if loss is not None).backward()
-
-    names = device_kernels(call)
-    objective.zero_grad()
-    return names
+    trial = of_copy(run, network, order)
+    return [] if trial is None else device_kernels(trial[1])
 
 
 def micro_batches(
@@ -308,7 +331,7 @@ def validate(run: Run, network: Backbone, step: int) -> float:
     processes = run.processes if config.trainer.strategy == "ddp" else None
     batches = DeviceBatches(run.device, processes=processes, seed=mix_seed(config.seed, step), limit=task.limit)
     network.eval()
-    with torch.no_grad(), config.trainer.autocast(run.device):
+    with torch.no_grad(), config.autocast(run.device):
         score = task.validate(network, batches)
     network.train()
     return score

@@ -49,7 +49,7 @@ def make_optimizer(network: nn.Module, config: TrainerConfig) -> torch.optim.Ada
         groups += [{**group, "params": vectors, "weight_decay": 0.0}] if vectors else []
     betas = (config.betas[0], config.betas[1])
     kind = AdamW if config.optimizer == "adamw" else Adam
-    return kind(groups, betas=betas, eps=config.eps, fused=not any(map(_is_sharded, network.parameters())))
+    return kind(groups, betas=betas, eps=config.eps, fused=not any(map(is_sharded, network.parameters())))
 
 
 def make_scheduler(optimizer: torch.optim.Adam, config: TrainerConfig, *, steps_per_epoch: int, start: int) -> LambdaLR:
@@ -72,9 +72,9 @@ def clip_gradients(optimizer: torch.optim.Adam, maximum: float) -> Tensor:
 
 
 def optimizer_state(optimizer: torch.optim.Adam) -> OptimizerState:
-    """Return the state with shards gathered; every process must call this."""
-    state = optimizer.state_dict()["state"]
-    return {position: {name: whole(x) for name, x in moments.items()} for position, moments in state.items()}
+    """Return the state; that of sharded parameters is sharded."""
+    state: OptimizerState = optimizer.state_dict()["state"]
+    return state
 
 
 def load_optimizer_state(optimizer: torch.optim.Adam, state: Mapping[int, Mapping[str, Tensor]]) -> None:
@@ -97,23 +97,33 @@ def whole_state_dict(network: nn.Module) -> dict[str, Tensor]:
 
 
 def load_network_state(network: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load a whole state dict into a network that may be sharded."""
+    """Load a state dict, whole or sharded as the network is."""
     current = network.state_dict()
     network.load_state_dict({name: _placed_like(current[name], x) for name, x in state.items()})
 
 
 def whole(x: Tensor) -> Tensor:
     """Return the tensor itself, or a sharded tensor gathered on the CPU (every process must call this)."""
-    return x.full_tensor().cpu() if _is_sharded(x) else x  # type: ignore[attr-defined]
+    return x.full_tensor().cpu() if is_sharded(x) else x  # type: ignore[attr-defined]
 
 
-def _is_sharded(x: Tensor) -> bool:
+def is_sharded(x: Tensor) -> bool:
+    """Return whether each process has a part of the tensor."""
     return hasattr(x, "device_mesh")
+
+
+def as_shard(x: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor sharded as ``like``, whose part in this process is ``x``."""
+    from torch.distributed.tensor import DTensor
+
+    sharded: Any = like
+    options: Any = {"shape": like.shape, "stride": like.stride(), "run_check": False}
+    return DTensor.from_local(x.to(like.device), sharded.device_mesh, sharded.placements, **options)
 
 
 def _placed_like(parameter: Tensor, x: Tensor) -> Tensor:
     """Return ``x`` on the device of a parameter, sharded as it is."""
-    if not _is_sharded(parameter):
+    if not is_sharded(parameter) or is_sharded(x):
         return x.to(parameter.device)
     from torch.distributed.tensor import distribute_tensor
 

@@ -24,6 +24,9 @@ class SingleProcess:
     ``run.processes`` only has their ranks and number.
     """
 
+    is_sharded = False
+    """Whether each process has a part of the weights."""
+
     def prepare_network(self, backbone: Backbone, device: torch.device) -> Backbone:
         """Return the network to train, on its device: the backbone itself, or a sharded copy."""
         return backbone.to(device)
@@ -66,28 +69,30 @@ class Distributed(SingleProcess):
     def __init__(self, processes: Processes, strategy: str, device: torch.device) -> None:
         self._processes = processes
         self._device = device
-        self._is_sharded = strategy == "fsdp"
+        self.is_sharded = strategy == "fsdp"
         processes.connect(device)
 
     def prepare_network(self, backbone: Backbone, device: torch.device) -> Backbone:
-        network = (copy.deepcopy(backbone) if self._is_sharded else backbone).to(device)
+        network = (copy.deepcopy(backbone) if self.is_sharded else backbone).to(device)
         convert_batch_norms(network)
-        if self._is_sharded:
+        if self.is_sharded:
             shard(network, init_device_mesh(device.type, (self._processes.count,)))
         return network
 
     def prepare_objective(self, objective: nn.Module, leaves_unused: Callable[[], bool]) -> nn.Module:
-        if self._is_sharded:
+        if self.is_sharded:
             return objective
         devices = [self._device] if self._device.type == "cuda" else None
         declared = any(getattr(module, "unused_parameters", ()) for module in objective.modules())
         # The search costs time in every step; PoinTr and Informer have weights that some configurations do not use.
         searches = bool(self.max(declared or leaves_unused()))
-        return nn.parallel.DistributedDataParallel(objective, device_ids=devices, find_unused_parameters=searches)
+        return nn.parallel.DistributedDataParallel(
+            objective, device_ids=devices, find_unused_parameters=searches, gradient_as_bucket_view=True
+        )
 
     @contextlib.contextmanager
     def micro_batch(self, objective: nn.Module, *, is_last: bool) -> Iterator[None]:
-        shares_gradients = is_last or self._is_sharded
+        shares_gradients = is_last or self.is_sharded
         try:
             with contextlib.nullcontext() if shares_gradients else objective.no_sync():  # type: ignore[operator]
                 yield

@@ -30,7 +30,8 @@ class StepProfile:
 
     ``profile.csv`` has one row per part of a step (``other`` is the time of the loop itself), then one row per
     operator for the slowest operators; all values are means per step. ``trace.json`` opens in a trace viewer. On a GPU
-    each part synchronizes with the device to measure its own time, which makes profiled steps slower.
+    each part synchronizes with the device to measure its own time, which makes profiled steps slower, and
+    ``memory.pickle`` has the allocations from the first step on (https://pytorch.org/memory_viz shows it).
     """
 
     def __init__(self, run: Run, order: StepBatches) -> None:
@@ -40,6 +41,10 @@ class StepProfile:
         self.steps = range(start, min(start + STEPS, remaining))
         self._profiler = torch.profiler.profile(schedule=self._action, on_trace_ready=self._finish)
         self._profiler.start()
+        if self.device.type == "cuda":
+            torch.cuda.memory._record_memory_history()
+        else:
+            log.info("profile=true: no memory snapshot, which only a GPU has")
 
     def _action(self, step: int) -> ProfilerAction:
         if step not in self.steps:
@@ -59,6 +64,8 @@ class StepProfile:
     def _finish(self, profiler: torch.profiler.profile) -> None:
         with optional("the profile"):
             self.write(profiler)
+            if self.device.type == "cuda":
+                self._write_memory()
 
     def write(self, profiler: torch.profiler.profile) -> None:
         """Write the table and the trace."""
@@ -81,3 +88,8 @@ class StepProfile:
         profiler.export_chrome_trace(str(self.folder / "trace.json"))
         shares = ", ".join(f"{name} {100 * seconds / step:.0f}%" for name, seconds in parts.items() if name != "step")
         log.info("time per step %.3g s: %s; details in %s", step, shares, self.folder / "profile.csv")
+
+    def _write_memory(self) -> None:
+        if self.is_first:
+            torch.cuda.memory._dump_snapshot(str(self.folder / "memory.pickle"))
+        torch.cuda.memory._record_memory_history(enabled=None)

@@ -17,6 +17,7 @@ from typing import Any
 from cab.config.compose import compose
 from cab.errors import UserError
 from cab.files.disk import replacing
+from cab.records.identity import configured
 from cab.records.names import names_of_programs
 from cab.records.record import Record, Status, records_in
 from cab.results.cells import (
@@ -65,7 +66,7 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
 
 
 def _changed(record: Record, cell: SuiteCell) -> list[str]:
-    return changes(record.config, record.changed, composed_settings(cell))
+    return changes(configured(record.config, record.changed), record.changed, composed_settings(cell))
 
 
 @functools.cache

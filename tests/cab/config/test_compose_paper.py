@@ -62,7 +62,7 @@ def test_training_is_table_4_and_networks_are_those_that_were_run(task: str, dat
     assert trainer["betas"] == [float(row["beta1"]), float(row["beta2"])]
     assert trainer["schedule"] == OTHERWISE.get((task, "schedule"), SCHEDULES.get(row["schedule"], row["schedule"]))
     # cab, tasks/MLM/mlm.yaml: fp16: true; tasks/Sum/README.md: --env.fp16 True; tasks/LM and TTS: no --fp16
-    assert trainer["precision"] == ("16-mixed" if task in ("mlm", "sum") else "32-true")
+    assert trainer["precision"] == ("16-mixed" if task in ("mlm", "sum") else "auto")
     assert trainer["optimizer"] == OTHERWISE.get((task, "optimizer"), row["optimizer"])
     if task in DROPOUT:
         assert config["backbone"][DROPOUT[task]] == float(row["attention_dropout"])

@@ -59,6 +59,9 @@ def hostile(uncut: Record, tmp_path: Path) -> Path:
         for name in ("step-00000009.ckpt", "best-00000009.pt", "last.pt", "weights.pt"):
             (path / name).write_bytes(pickle.dumps(Payload(mark)))
         torch.save({"state": Payload(mark)}, path / "step-00000008.ckpt")
+        torch.save({"shards": 1}, path / "step-00000010.ckpt")
+        (path / "step-00000010.0-of-1.shard").write_bytes(pickle.dumps(Payload(mark)))
+        torch.save({"shards": "many"}, path / "step-00000011.ckpt")
     return folder
 
 

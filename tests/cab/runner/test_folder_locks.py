@@ -134,9 +134,10 @@ def test_status_lists_runs_once_with_what_distinguishes_them(
     shutil.copy(paths[0], tmp_path / "copy.json")
     assert main(["status", str(tmp_path), "--csv"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
-    assert header.endswith(",seed,settings,status,detail,hash")
+    assert header.endswith(",seed,settings,status,detail,tokens_per_second,mfu,hash")
     rates = {json.loads(path.read_text())["config"]["trainer"]["learning_rate"]: path.stem for path in paths}
-    assert {row.split(",", 8)[8] for row in rows} == {
+    cells = [row.split(",", 8)[8].split(",") for row in rows]
+    assert {",".join([*row[:3], row[5]]) for row in cells} == {
         f"trainer.learning_rate={rate},finished,,{digest}" for rate, digest in rates.items()
     }
     assert len(rows) == 2

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from cab.runner.processes import Processes, find_processes
+from cab.runner.processes import TIMEOUT, Processes, find_processes
 from tests.helpers.runs.processes import records, run_cab, run_module, the_record
 
 SETTINGS = ["dataset=synthetic", "attention=vanilla", "preset=smoke", "device=cpu", "backbone.dropout=0"]
@@ -96,16 +97,42 @@ def test_two_processes_train_a_language_model_as_one(
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_goes_on_in_one(language_model: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_of_two_processes_goes_on_in_two_and_in_one(tmp_path: Path) -> None:
+    """From the shards of both: in two bit-identical to a run that was not killed, in one the same but for rounding."""
     options = [*LM, "trainer.checkpoint_every=1", "trainer.strategy=fsdp"]
-    stop = f"kill step-00000004.ckpt {tmp_path / 'killed'}"
-    killed = run_cab(*options, f"results_dir={tmp_path}", processes=2, stop=stop)
-    assert killed.returncode != 0
-    assert not records(tmp_path)
-    resumed = record(tmp_path, processes=1, cell=options)
-    assert (resumed["cost"]["processes"], resumed["cost"]["steps"]) == (1, 12)
-    losses = [[entry["loss"] for entry in run["history"]] for run in (language_model, resumed)]
-    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
+    free = record(tmp_path / "free", processes=2, cell=options)
+    for count in (2, 1):
+        folder = tmp_path / str(count)
+        stop = f"kill step-00000004.ckpt {folder.with_name(f'killed-{count}')}"
+        assert run_cab(*options, f"results_dir={folder}", processes=2, stop=stop).returncode != 0
+        assert not records(folder)
+        names = sorted(path.name for path in folder.glob("*/step-*"))
+        shards = [f"step-0000000{step}.{rank}-of-2.shard" for step in (2, 3, 4) for rank in (0, 1)]
+        assert names == sorted([*shards, "step-00000002.ckpt", "step-00000003.ckpt"])
+        whole, part = (path.stat().st_size for path in sorted(folder.glob("*/step-00000003.*"))[::-2])
+        assert whole < part, "the weights are in the shards alone"
+        process = run_cab(*options, f"results_dir={folder}", processes=count)
+        assert "resuming from step 3" in process.stderr
+        resumed = the_record(folder)
+        assert (resumed["cost"]["processes"], resumed["cost"]["steps"]) == (count, 12)
+        assert not list(folder.glob("*/step-*"))
+        if count == 2:
+            assert (resumed["history"], resumed["metrics"]) == (free["history"], free["metrics"])
+        losses = [[entry["loss"] for entry in run["history"]] for run in (free, resumed)]
+        assert losses[1] == pytest.approx(losses[0], abs=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "backend"), [("cpu", "gloo"), ("cuda", "nccl")])
+def test_each_process_uses_its_own_gpu(kind: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine without GPUs: what torch is told."""
+    device, called = torch.device(kind, 1) if kind == "cuda" else torch.device("cpu"), list[Any]()
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setattr("torch.cuda.set_device", called.append)
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda name, **options: called.append((name, options)))
+    Processes(rank=3, count=4, local_rank=1).connect(device)
+    bound: dict[str, Any] = {"device_id": device} if kind == "cuda" else {}
+    options = {"rank": 3, "world_size": 4, "timeout": TIMEOUT, **bound}
+    assert called == [*([device] if bound else []), (backend, options)]
 
 
 @pytest.mark.slow

@@ -135,7 +135,7 @@ def test_cells_of_preset_paper_pass_the_checks_on_eight_gpus(
     cell = Cell.from_config(compose([*options, "dataset=synthetic", "engine=fairseq"]))
     processes, trainer = Processes(rank=3, count=8, local_rank=3), cell.config.trainer
     check(cell, processes)
-    half = precision_arguments(trainer.precision, "cuda")
+    half = precision_arguments(cell.config.precision_on(torch.device("cuda")).precision, "cuda")
     assert half == ([] if task == "lm" else ["--amp"])
     words = trainer_arguments(trainer, seed=1, num_processes=8)
     size, pieces = (int(words[words.index(name) + 1]) for name in ("--batch-size", "--update-freq"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,8 @@ from cab.config.compose import compose
 from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.launch import run_sweeps
-from engines.torch.profiling import PARTS, STEPS
+from cab.runner.processes import Processes
+from engines.torch.profiling import PARTS, STEPS, StepProfile
 from tests.helpers.runs.fixtures import TROUBLED
 from tests.helpers.runs.troubled import Troubled
 
@@ -53,6 +56,29 @@ def test_a_run_of_one_step_has_a_profile(tmp_path: Path) -> None:
     overrides = [*TROUBLED, f"results_dir={tmp_path}", "profile=true", "trainer.max_steps=1"]
     assert run_sweeps([[*overrides, "trainer.validate_every=1"]], is_sweep=False).exit_status == 0
     assert len(list(tmp_path.glob("*/profile.csv"))) == 1
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_a_profile_on_a_gpu_has_a_memory_snapshot(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a machine without GPUs: what torch is told."""
+    called: list[Any] = []
+    monkeypatch.setattr("torch.cuda.synchronize", lambda _: None)
+    monkeypatch.setattr("torch.cuda.memory._record_memory_history", lambda **options: called.append(options))
+    monkeypatch.setattr("torch.cuda.memory._dump_snapshot", called.append)
+    run: Any = SimpleNamespace(folder=tmp_path, device=torch.device(kind), processes=Processes())
+    order: Any = SimpleNamespace(num_steps=2, start=0)
+    with caplog.at_level("INFO"):
+        profile = StepProfile(run, order)
+        for _ in range(2):
+            with profile.timed("step"):
+                for part in PARTS:
+                    with profile.timed(part):
+                        torch.ones(1).add(1)
+    assert (tmp_path / "trace.json").exists()
+    assert called == ([{}, str(tmp_path / "memory.pickle"), {"enabled": None}] if kind == "cuda" else [])
+    assert ("no memory snapshot" in caplog.text) == (kind == "cpu")
 
 
 def test_products_are_as_exact_as_the_cell_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from cab.runner.processes import Processes
 from engines.fairseq.command import network_arguments, task_arguments
 from engines.torch import check, checkpoints
 from engines.torch.loop import make_order
+from engines.torch.parallel import SingleProcess
 from engines.torch.recurrent_memory import RecurrentMemory
 from tasks.lm.recurrent import RecurrentLMTask
 from tests.helpers.runs.troubled import trained
@@ -143,7 +144,8 @@ def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path: Path, monke
         patch.setattr(RecurrentLMTask, "recurrent_loss", cut)
         failed = run("cut")
     found: list[Any] = []
-    assert checkpoints.Checkpoints(tmp_path / "cut" / failed.hash).restore_newest(found.append)
+    files = checkpoints.Checkpoints(tmp_path / "cut" / failed.hash, Processes(), SingleProcess())
+    assert files.restore_newest(found.append)
     assert (found[0]["step"], found[0]["memories"]["count"].tolist()) == (4, [32] * 4)
     resumed = run("cut", "retry=[failed]")
     assert (resumed.status, resumed.metrics, resumed.history) == ("finished", expected.metrics, expected.history)

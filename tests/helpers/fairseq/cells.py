@@ -27,6 +27,7 @@ from tests.helpers.command import ROOT
 
 PATTERNS = {"lm": ("gpt2", "CS"), "mlm": ("roberta", "NS"), "sum": ("transformer", "CC")}
 STEPS = 10
+CPU = torch.device("cpu")
 
 
 def make_cell(task: str, attention: str, *overrides: str) -> Cell:
@@ -90,7 +91,7 @@ class Ours:
             optimizer.zero_grad()
             self.backbone.train()
             for number in range(step * pieces, (step + 1) * pieces):
-                with self.config.autocast(torch.device("cpu")):
+                with self.cell.config.autocast(CPU):
                     loss = self.loss(number)
                 own = auxiliary_loss(self.backbone)
                 ((loss if own is None else loss + own) / pieces).backward()
@@ -111,7 +112,8 @@ class Ours:
             write_dictionaries(task, folder)
         else:
             write_dictionary(task.corpus, folder / "dict.txt")
-        rest = [*training_arguments(self.cell), *precision_arguments(self.config.precision, "cpu")]
+        precision = self.cell.config.precision_on(CPU).precision
+        rest = [*training_arguments(self.cell), *precision_arguments(precision, "cpu")]
         return [str(folder), "--user-dir", str(environment.PLUGIN), "--cpu", *rest]
 
 
