@@ -30,7 +30,7 @@ def test_the_record_counts_backends_and_names_kernels(tmp_path: Path, monkeypatc
 
     def with_kernels(run: Any, objective: Any, batches: Any, order: Any, *rest: Any) -> None:
         run_steps(run, objective, batches, order, *rest)
-        names.append(loop.launched_kernels(run, objective.network, order))
+        names.append(loop.launched_kernels(run, objective.model, order))
         assert all(parameter.grad is None for parameter in objective.parameters())
 
     monkeypatch.setattr(loop, "device_kernels", launch)
