@@ -13,7 +13,7 @@ from tools.gpu import tuning
 pytestmark = needs_triton
 
 
-class Timed(Exception):
+class TimedError(Exception):
     """The tuner would now time the first candidate."""
 
 
@@ -29,7 +29,7 @@ def _gpu_without_launches(monkeypatch: pytest.MonkeyPatch) -> None:
         get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
 
     def stop(*_: object, **__: object) -> None:
-        raise Timed
+        raise TimedError
 
     monkeypatch.setattr(driver, "_active", Driver())
     for name in ("prune_configs", "do_bench"):  # restores what tune_quickly replaces
@@ -44,7 +44,7 @@ def autotuned(*, has_heuristics: bool) -> tuple[Any, Any]:
     import triton.language as tl
 
     @triton.jit
-    def add_one(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202, N803
+    def add_one(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         if EVEN:
             tl.store(x + i, tl.load(x + i) + 1)
@@ -68,7 +68,7 @@ def test_candidates_of_a_kernel_are_compiled_before_the_first_is_timed(
     monkeypatch.setattr(tuning, "MOST", most)
     kernel, compiled = autotuned(has_heuristics=has_heuristics)
     constants = {} if has_heuristics else {"EVEN": True}
-    with pytest.raises(Timed):
+    with pytest.raises(TimedError):
         kernel[(1,)](torch.zeros(64), n=64, **constants)
     made = [kernel for kernel in compiled.device_caches[0][0].values() if isinstance(kernel, CompiledKernel)]
     assert len(made) == (2 if most == 2 else 3)

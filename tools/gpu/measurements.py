@@ -1,0 +1,414 @@
+"""The steps of :mod:`tools.gpu.supervisor`: each function returns the rows of one item.
+
+Sizes on a CPU are small: there they only show that every step runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import gc
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from cab.cli.main import main as cab
+from cab.config.compose import compose
+from cab.efficiency.benchmark import Plan, measure
+from cab.efficiency.cost import Cost, write_costs
+from cab.efficiency.machine import Machine, query, seconds
+from cab.efficiency.operations import count_operations
+from cab.efficiency.setting import Setting
+from cab.efficiency.subjects import AttentionSubject
+from cab.efficiency.third_party import find_implementations
+from cab.efficiency.workload import capture_graph
+from cab.errors import first_line
+from cab.patterns import Pattern
+from cab.registry.build import make_attention
+from cab.registry.registries import ATTENTIONS
+from cab.runner.cell import Cell
+from cab.runner.engine import Run, StepObserver, find_engine, make_initial_backbone
+from cab.runner.processes import Processes
+from cab.runner.provenance import hardware, revision, versions
+from cab.spec import Spec
+from tools.gpu.supervisor import Row
+from tools.gpu.tuning import tune_quickly
+
+PAPER_VOCABULARY = 48520
+"""Entries of the dictionary of PG-19, which is not at hand."""
+
+
+def start(device: str) -> None:
+    """Prepare the process."""
+    if device == "cuda":
+        if find_spec("triton") is not None:
+            tune_quickly()
+        torch.cuda.synchronize()
+
+
+def is_usable(device: str) -> bool:
+    """Free the memory of a failed item, and return whether the GPU still computes."""
+    gc.collect()
+    try:
+        if device == "cuda":
+            torch.cuda.empty_cache()
+            torch.zeros(1, device=device).item()
+    except RuntimeError:
+        return False
+    return True
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+
+GPU_FACTS = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,temperature.gpu,memory.used"
+
+
+def machine(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
+    """Return the versions of packages, and clocks, power and temperature of the GPU."""
+    facts = {**versions(), **hardware(torch.device(device)), **revision()}
+    facts |= {"CUDA": torch.version.cuda, "cuDNN": torch.backends.cudnn.version()}
+    found = query(f"--query-gpu={GPU_FACTS}")
+    facts |= dict(zip(GPU_FACTS.split(","), found[0], strict=False)) if found else {}
+    return [{"fact": name, "value": str(value)} for name, value in facts.items()]
+
+
+def roofs(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
+    """Return measured rates: of copies and products, of launches, or of softmax attention by backend."""
+    rates = {"rates": _product_rates, "launches": _launches, "softmax": _softmax_rates}[item](device)
+    return [{"rate": name, "value": value, "unit": unit} for name, value, unit in rates]
+
+
+def _product_rates(device: str) -> Iterator[tuple[str, float, str]]:
+    for name, dtype, precision in (
+        ("bfloat16", "bfloat16", "highest"),
+        ("TF32", "float32", "high"),
+        ("float32", "float32", "highest"),
+    ):
+        sampled = Machine(Setting(device=device, dtype=dtype))
+        with _float32_products(precision):
+            for _ in range(3):
+                sampled.sample()
+        rates = sampled.rates()
+        yield f"{name} products", rates["matmul_rate"] / 1e12, "TFLOP/s"
+    yield "copies", rates["bandwidth"] / 1e9, "GB/s"
+
+
+@contextlib.contextmanager
+def _float32_products(precision: str) -> Iterator[None]:
+    """Set the precision of products in float32 within the block: highest, or high for TF32."""
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def _launches(device: str, count: int = 1000) -> Iterator[tuple[str, float, str]]:
+    """Yield the time per kernel of one element, launched one by one and as a graph."""
+    x = torch.zeros(1, device=device)
+
+    def call() -> None:
+        for _ in range(count):
+            x.add_(1)
+
+    for name, timed in (("launch", call), ("launch in a graph", capture_graph(call))):
+        timed()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        timed()
+        torch.cuda.synchronize()
+        yield name, 1e6 * (time.perf_counter() - begin) / count, "us"
+
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+
+
+def _softmax_rates(device: str) -> Iterator[tuple[str, float, str]]:
+    batch, heads, length, width = (4, 8, 8192, 64) if device == "cuda" else (1, 1, 256, 64)
+    heads_of = [torch.randn(batch, heads, length, width, device=device, dtype=torch.bfloat16) for _ in range(3)]
+    operations = 2 * batch * heads * length**2 * width  # causal: half of the pairs
+    for name in BACKENDS if device == "cuda" else ("flash",):
+        with sdpa_kernel(BACKENDS[name]):
+            call = lambda: F.scaled_dot_product_attention(*heads_of, is_causal=True)  # noqa: E731
+            call()
+            yield f"softmax, {name}", operations * 10 / seconds(call, 10, device) / 1e12, "TFLOP/s"
+
+
+# --- correctness ------------------------------------------------------------------------------------------------------
+
+
+def correctness(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
+    """Return the errors of a layer in bfloat16 against its float64 form, with its kernels and without them."""
+    return [row for width in (64, 128) for row in _errors(item, width, device)]
+
+
+def _errors(name: str, width: int, device: str, heads: int = 2) -> Iterator[Row]:
+    torch.manual_seed(0)
+    layer = make_attention(Spec(name, {}), Pattern.CS, embed_dim=heads * width, num_heads=heads).to(device).eval()
+    for length in (131, 1030) if device == "cuda" else (131,):
+        x = torch.randn(2, length, heads * width, device=device)
+        wanted = _outputs(copy.deepcopy(layer).double(), x.double(), device)
+        found = {"kernels": _outputs(layer, x, device)}
+        with _deterministic():  # which kernels of other packages are not
+            found["PyTorch"] = _outputs(layer, x, device)
+        for form, tensors in found.items():
+            largest = max(range(len(wanted)), key=lambda i: _relative(tensors[i], wanted[i]))
+            where = ["output", "input", *(name for name, _ in layer.named_parameters())][largest]
+            yield {
+                "attention": name,
+                "width": width,
+                "tokens": length,
+                "form": form,
+                "output": _relative(tensors[0], wanted[0]),
+                "worst": _relative(tensors[largest], wanted[largest]),
+                "of": where,
+            }
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def _outputs(layer: nn.Module, x: Tensor, device: str) -> list[Tensor]:
+    """Return the output and the gradients of the input and of every parameter."""
+    x = x.clone().requires_grad_()
+    with torch.autocast(device, torch.bfloat16, enabled=x.dtype is torch.float32):
+        output = layer(x)
+    leaves = [x, *layer.parameters()]
+    gradients = torch.autograd.grad(output.double().cos().sum(), leaves, allow_unused=True, materialize_grads=True)
+    return [output.detach(), *gradients]
+
+
+def _relative(found: Tensor, wanted: Tensor) -> float:
+    return float((found.double() - wanted).norm() / wanted.norm().clamp(min=1e-30))
+
+
+def kernels(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
+    """Return the packages whose kernels each attention of a pattern calls, if any, per precision."""
+    rows: list[Row] = []
+    pattern = Pattern.parse(item)
+    names = [entry.name for entry in ATTENTIONS.load() if pattern in entry.patterns] if device == "cuda" else ["gla"]
+    for name in names:
+        for dtype in ("float32", "bfloat16"):
+            setting = Setting(2, 256, 2, device=device, dtype=dtype)
+            try:
+                module = AttentionSubject.parse(name).build(pattern, setting).to(device).eval()
+                x = torch.randn(2, 512, 256, device=device, dtype=setting.torch_dtype)
+                with setting.autocast():
+                    packages = count_operations(lambda module=module, x=x: module(x)).foreign
+                rows.append({"attention": name, "pattern": item, "dtype": dtype, "kernels": " ".join(sorted(packages))})
+            except Exception as error:
+                rows.append({"attention": name, "pattern": item, "dtype": dtype, "kernels": first_line(error)[:80]})
+    return rows
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+
+COLUMNS = {
+    "forward": "forward",
+    "forward+backward": "both",
+    "decode": "eager",
+    "decode-graph": "graph",
+}
+"""Columns of the phases in the printed table."""
+
+
+def costs(item: str, device: str, folder: Path) -> list[Row]:
+    """Return the times of an attention, of its third-party forms and of softmax attention, at a number of tokens."""
+    lengths = (4096, 16384) if device == "cuda" else (64,)
+    rows = []
+    for length in lengths:
+        setting = _setting(device, 32_768 // length)
+        rows += _costs(item, setting, ("forward", "forward+backward"), length, folder)
+    return rows
+
+
+def decoding(item: str, device: str, folder: Path) -> list[Row]:
+    """Return the times of an attention per decoded token, with and without a CUDA graph, after a prefix."""
+    phases = ("decode", "decode-graph") if device == "cuda" else ("decode",)
+    return _costs(item, _setting(device, 4), phases, 8192 if device == "cuda" else 64, folder)
+
+
+def _setting(device: str, batch_size: int) -> Setting:
+    if device == "cuda":
+        return Setting(batch_size, device=device, dtype="bfloat16", repeats=10, time_limit=30.0)
+    return Setting(1, embed_dim=64, num_heads=2, repeats=1)
+
+
+def _costs(name: str, setting: Setting, phases: Sequence[str], length: int, folder: Path) -> list[Row]:
+    subjects = [AttentionSubject.parse(text) for text in dict.fromkeys(("vanilla", name))]
+    others = []
+    if "forward" in phases and setting.device == "cuda":
+        others = [other for other in find_implementations(subjects[-1:])[0] if "naive" not in other.name]
+    plan = Plan(subjects, others, [Pattern.CS], phases, [length], setting)
+    table = folder / "costs" / f"{name}-{phases[0]}-{length}.csv"
+    table.parent.mkdir(exist_ok=True)
+    with table.open("w", newline="") as file:
+        measured = list(write_costs(measure(plan, report=print), file))
+    rows: dict[str, dict[str, object]] = {}
+    for cost in measured:
+        if cost.attention.partition("@")[0] == name:
+            row = rows.setdefault(cost.attention, {"attention": cost.attention, "tokens": length})
+            row |= _cells(cost)
+    return [*rows.values()]
+
+
+def _cells(cost: Cost) -> dict[str, object]:
+    """Return the cells of a phase: milliseconds, the ratio to softmax attention, and the share of the roof."""
+    column = COLUMNS[cost.phase]
+    if cost.seconds is None:
+        return {column: cost.status, "why": cost.detail[:60]}
+    cells: dict[str, object] = {column: 1e3 * cost.seconds}
+    if cost.phase in ("forward+backward", "decode"):
+        cells |= {"of softmax": cost.relative_to_softmax, "kernels": cost.kernels}
+    if cost.phase == "forward+backward" and cost.roof_share is not None:
+        cells["% of roof"] = 100 * cost.roof_share
+    return cells
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+PRECISIONS = {
+    "float32": ("trainer.precision=32-true", "highest"),
+    "tf32": ("trainer.precision=32-true", "high"),
+    "bf16": ("trainer.precision=bf16-mixed", "highest"),
+    "compiled": ("trainer.precision=bf16-mixed trainer.compile=true", "highest"),
+}
+"""Overrides and precision of products in float32."""
+
+
+def lm(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
+    """Return the time of a training step of LM at the paper's size, with four of its sixteen blocks per step."""
+    attention, precision = item.split()
+    sizes = ["preset=paper", "trainer.batch_size=4", "trainer.micro_batch_size=1"]
+    steps = 20
+    if device == "cpu":
+        sizes, steps = ["preset=smoke"], 4
+    overrides, products = PRECISIONS[precision]
+    words = ["task=lm", "pattern=CS", f"attention={attention}", *sizes, *overrides.split()]
+    cell = _cell([*words, "task.tokenizer=null", "task.vocab_size=1000"], device)
+    corpus: Any = cell.task.corpus  # type: ignore[attr-defined]
+    if device == "cuda":  # words do not matter for the time, their number does
+        missing = PAPER_VOCABULARY - len(corpus.counts)
+        cell.task.corpus = dataclasses.replace(corpus, counts=np.pad(corpus.counts, (0, missing)))  # type: ignore[attr-defined]
+    with _float32_products(products):
+        return [{"attention": attention, "precision": precision, **_train(cell, steps, device)}]
+
+
+def tasks(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
+    """Return the synchronizations of three training steps of a task, and the lines that cause most of them."""
+    task, _, backbone = item.partition(" ")
+    words = [f"task={task}", f"pattern={'CS' if task == 'lm' else 'NS'}", "attention=vanilla", "preset=smoke"]
+    words += [f"backbone={backbone}"] if backbone else []
+    return [{"task": item, **_train(_cell(words, device), 3, device)}]
+
+
+def _cell(overrides: Sequence[str], device: str) -> Cell:
+    """Return the cell of a run on generated data, which are loaded."""
+    cell = Cell.from_config(compose([*overrides, "dataset=synthetic", f"device={device}"]))
+    cell.task.setup(None)
+    return cell
+
+
+PROFILED = 2
+"""Last steps, whose kernels are recorded and which are not timed."""
+
+
+def _train(cell: Cell, steps: int, device: str) -> dict[str, object]:
+    """Train, and return the calls that wait for the GPU per step, and with at least four steps, times.
+
+    Of these, the first quarter is neither timed nor recorded; of the last two, the kernels are recorded.
+    """
+    is_cuda, warm, timed = device == "cuda", steps // 4, steps - PROFILED
+    marks: dict[int, float] = {}
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+
+    def note(step: int, loss: Tensor) -> None:  # noqa: ARG001
+        if is_cuda and warm and step in (warm, timed, steps):
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("default")  # its warnings take time
+        marks[step] = time.perf_counter()
+        if is_cuda and warm and step in (timed, steps):
+            profiler.stop() if step == steps else profiler.start()
+
+    trainer = dataclasses.replace(
+        cell.config.trainer, checkpoint_selection="last", validate_every=None, patience=None, stop_at=None
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        observed = Cell(dataclasses.replace(cell.config, trainer=trainer, results_dir=Path(folder)))
+        vars(observed)["task"] = cell.task  # whose data are loaded
+        engine, where = find_engine(cell.config.engine), torch.device(device)
+        run = Run(observed, "", engine, where, Processes(), observer=StepObserver(steps, note))
+        run.folder.mkdir()
+        backbone = make_initial_backbone(observed)
+        with run.open_files, _synchronizations(device) as found:
+            engine.train(run, backbone)
+    row: dict[str, object] = {"steps": steps}
+    if warm:
+        time_per_step = 1e3 * (marks[timed] - marks[warm]) / (timed - warm)
+        row |= {"ms per step": time_per_step}
+    if is_cuda and warm:
+        busy = sum(event.self_device_time_total for event in profiler.key_averages()) / 1e3 / PROFILED
+        row |= {"busy": busy / time_per_step, "GiB": torch.cuda.max_memory_allocated() / 2**30}
+    if is_cuda:
+        row |= {"waits per step": sum(found.values()) / (warm or steps)}
+        row |= {"at": " ".join(f"{place} {count}" for place, count in found.most_common(4))}
+    return row
+
+
+@contextlib.contextmanager
+def _synchronizations(device: str) -> Iterator[Counter[str]]:
+    """Count, per line of the program, the calls that wait for the GPU."""
+    places: Counter[str] = Counter()
+
+    def note(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:  # noqa: ARG001
+        if "synchronizing CUDA operation" in str(message):
+            places[f"{'/'.join(Path(filename).parts[-2:])}:{lineno}"] += 1
+
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = note
+            yield places
+    finally:
+        if device == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+
+
+# --- Table 3 ----------------------------------------------------------------------------------------------------------
+
+
+def table3(item: str, device: str, folder: Path) -> list[Row]:
+    """Train and evaluate a run of Table 3, LSTF NC on ETTh1, all series; one that has a record is not repeated."""
+    attention, seed = item.split()
+    results = folder / "records"
+    short = ["trainer.max_epochs=null", "trainer.max_steps=2", "task.limit=32"] if device == "cpu" else []
+    words = ["suite=paper", "task=lstf", "dataset=etth1", "pattern=NC", "task.features=M"]
+    status = cab(
+        ["run", *words, f"attention={attention}", f"seed={seed}", f"results_dir={results}", f"device={device}", *short]
+    )
+    return [{"attention": attention, "seed": seed, "exit status": status}]
