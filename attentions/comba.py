@@ -10,10 +10,9 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, projection
 from attentions.deltanet import GatedDeltaNetAttention
-from attentions.kernels import fla_kernels
-from attentions.kernels.delta_rule import generalized_delta_rule
-from attentions.kernels.fla_kernels import Form
+from attentions.kernels.delta_rule import comba
 from attentions.kernels.linear_attention import unit
+from attentions.kernels.recurrence import Form
 from cab import ParamGroupOverride, register_attention
 from cab.attention import SizeArguments
 
@@ -35,7 +34,7 @@ class CombaAttention(GatedDeltaNetAttention):
         short_convolution: kernel size of the short convolutions; 4 as published, 0 for none.
     """
 
-    forms = (generalized_delta_rule, fla_kernels.generalized_delta_rule)
+    operation = comba
 
     def __init__(self, *, correction: float = 1.0, short_convolution: int = 4, **common: Unpack[SizeArguments]) -> None:
         super().__init__(short_convolution=short_convolution, **common)
@@ -57,11 +56,7 @@ class CombaAttention(GatedDeltaNetAttention):
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         query, key, value, log_decay, strength = terms
-        assert log_decay is not None
-        assert strength is not None
-        written = key * strength.unsqueeze(-1)
-        log_decay = log_decay.unsqueeze(-1).expand_as(key)
-        return form(query, written, value, self.scaled(key), written, log_decay, memory)
+        return form(query, key, value, self.scaled(key), strength, log_decay, memory)
 
     def write(self, now: RecurrenceInputs, memory: Tensor) -> Tensor:
         """Compute S_t from S_{t-1} [B, H, K, V] and the terms of one token."""

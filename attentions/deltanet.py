@@ -10,15 +10,15 @@ from torch.nn import functional as F
 
 from attentions.bases.linearized import LinearizedAttention, PositionInfo, mask_fill
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection, xavier_linear
-from attentions.kernels import fla_kernels
 from attentions.kernels.chunks import Heads
 from attentions.kernels.delta_rule import delta_rule
-from attentions.kernels.fla_kernels import Form
 from attentions.kernels.linear_attention import KERNELS, unit
+from attentions.kernels.recurrence import Form
 from attentions.ssd import step_map
 from cab import DecodeState, ParamGroupOverride, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded, SizeArguments
 from cab.claims import Claims
+from cab.kernels import Operation
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -29,7 +29,7 @@ GAIN = 2**-2.5
 class DeltaRule(Recurrent):
     """Recurrence S_t = a_t S_{t-1} + b_t k_t (x) (v_t - a_t k_t S_{t-1}), where b is ``Terms.strength``."""
 
-    forms: ClassVar[tuple[Form, Form]] = (delta_rule, fla_kernels.delta_rule)
+    operation: ClassVar[Operation[..., tuple[Tensor, Tensor]]] = delta_rule
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         assert terms.strength is not None

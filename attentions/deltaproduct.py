@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
-from attentions.kernels import fla_kernels
-from attentions.kernels.delta_rule import delta_rule
-from attentions.kernels.fla_kernels import Form
+from attentions.kernels.delta_rule import delta_product
 from attentions.kernels.linear_attention import unit
+from attentions.kernels.recurrence import Form
 from attentions.ssd import step_map
 from cab import ParamGroupOverride, register_attention
 from cab.attention import SizeArguments
@@ -38,7 +37,7 @@ class DeltaProductAttention(Recurrent):
         short_convolution: kernel size of the short convolutions; 4 as published, 0 for none.
     """
 
-    forms = (delta_rule, fla_kernels.delta_rule)
+    operation = delta_product
     claims = Claims(parameter_budget=0.3)  # 8.25 D^2 per layer with two factors, as published
 
     def __init__(
@@ -86,16 +85,11 @@ class DeltaProductAttention(Recurrent):
         return RecurrenceInputs(query * self.key_width**-0.5, key, F.silu(value), log_decay, strength)
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
-        """Compute a delta rule over n N tokens: the first of a group decays, and the last one is read."""
+        """Compute a delta rule with n keys per token."""
         query, key, value, log_decay, strength = terms
-        assert log_decay is not None
         assert strength is not None
-        count = self.num_factors
-        query = F.pad(query.unsqueeze(3), (0, 0, count - 1, 0)).flatten(2, 3)
-        log_decay = F.pad(log_decay.unsqueeze(3), (0, count - 1)).flatten(2)
-        key, value = (x.unflatten(-1, (count, -1)).flatten(2, 3) for x in (key, value))
-        output, memory = form(query, key, value, strength.flatten(2), log_decay, memory)
-        return output[:, :, count - 1 :: count], memory
+        key, value = (x.unflatten(-1, (self.num_factors, -1)).flatten(2, 3) for x in (key, value))
+        return form(query, key, value, strength.flatten(2), log_decay, memory)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **extras: Tensor) -> Tensor:
         """Compute the recurrence of convolved heads of one row step by step, [H, n, ...] to [H, n, V]."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, projection
 from attentions.kda import KDAAttention
-from attentions.kernels.fla_kernels import Form
+from attentions.kernels.delta_rule import gated_delta_rule_2
 from cab import register_attention
 from cab.attention import SizeArguments
 from cab.claims import Claims
@@ -27,6 +27,7 @@ class GatedDeltaNet2Attention(KDAAttention):
         short_convolution: kernel size of the short convolutions; 4 as published, 0 for none.
     """
 
+    operation = gated_delta_rule_2
     claims = Claims(parameter_budget=0.2)  # 6 D^2 and the low-rank maps per layer, as published
 
     def __init__(
@@ -42,12 +43,6 @@ class GatedDeltaNet2Attention(KDAAttention):
     def terms(self, query: Tensor, key: Tensor, value: Tensor, extras: Extras, position: Tensor) -> RecurrenceInputs:
         terms = super().terms(query, key, value, extras, position)
         return terms._replace(value=terms.value * self.split_heads(extras["write"]).sigmoid())
-
-    def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
-        query, key, value, log_decay, strength = terms
-        assert log_decay is not None
-        assert strength is not None
-        return form(query, key, value, strength * key * log_decay.exp(), key, log_decay, memory)
 
     def write(self, now: RecurrenceInputs, memory: Tensor) -> Tensor:
         """Compute S_t from S_{t-1} [B, H, K, V] and the terms of one token."""

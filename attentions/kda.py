@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
-from attentions.kernels import fla_kernels
-from attentions.kernels.delta_rule import generalized_delta_rule
-from attentions.kernels.fla_kernels import Form
+from attentions.kernels.delta_rule import kda
 from attentions.kernels.linear_attention import unit
+from attentions.kernels.recurrence import Form
 from attentions.ssd import step_map
 from cab import ParamGroupOverride, register_attention
 from cab.attention import SizeArguments
@@ -33,7 +32,7 @@ class KDAAttention(Recurrent):
         short_convolution: kernel size of the short convolutions; 4 as published, 0 for none.
     """
 
-    forms = (generalized_delta_rule, fla_kernels.generalized_delta_rule)
+    operation = kda
 
     def __init__(
         self, *, negative_eigenvalues: bool = False, short_convolution: int = 4, **common: Unpack[SizeArguments]
@@ -67,10 +66,7 @@ class KDAAttention(Recurrent):
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
         query, key, value, log_decay, strength = terms
-        assert log_decay is not None
-        assert strength is not None
-        written = key * strength
-        return form(query, written, value, key * log_decay.exp(), written, log_decay, memory)
+        return form(query, key, value, strength, log_decay, memory)
 
     def write(self, now: RecurrenceInputs, memory: Tensor) -> Tensor:
         """Compute S_t from S_{t-1} [B, H, K, V] and the terms of one token."""

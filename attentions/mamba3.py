@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection
-from attentions.kernels import fla_kernels
 from attentions.kernels.chunks import Heads
 from attentions.kernels.numerics import upcast
 from attentions.ssd import step_map
@@ -121,8 +120,7 @@ class Mamba3Attention(Recurrent):
         earlier = {name: x[:, :, :-1] for name, x in seen.items()}
         scale = (earlier["written"] + before.unsqueeze(-1)) * log_decay.exp().unsqueeze(-1)
         terms = RecurrenceInputs(query, earlier["key"], scale * earlier["value"], log_decay)
-        ours, theirs = self.forms
-        form = theirs if fla_kernels.can_use_kernels(terms.value, state["memory"], heads[0].dtype) else ours
+        form = self.operation.rounding_to(heads[0].dtype)
         output, memory = self.update(self.mask_padding(terms, padding), state["memory"], form)
         output = output + (now * (query * key).sum(dim=-1)).unsqueeze(-1) * value
         count = lengths(query, padding)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -11,12 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
-from attentions.kernels import fla_kernels
 from attentions.kernels.chunks import tokens_at_once
-from attentions.kernels.delta_rule import GENERALIZED_BLOCK, generalized_delta_rule
-from attentions.kernels.fla_kernels import Form
+from attentions.kernels.delta_rule import rwkv7
 from attentions.kernels.linear_attention import unit
 from attentions.kernels.numerics import recompute
+from attentions.kernels.recurrence import Form
 from cab import LayerPosition, PaddingMasks, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments, Decoded, DecodeState
 from cab.padding import lengths
@@ -201,7 +199,7 @@ class RWKV7Attention(TokenShift):
         gate_rank: width between G_1 and G_2; by default 5 sqrt(``embed_dim``), rounded likewise.
     """
 
-    forms = (partial(generalized_delta_rule, span=GENERALIZED_BLOCK), fla_kernels.generalized_delta_rule)
+    operation = rwkv7
 
     def __init__(
         self,

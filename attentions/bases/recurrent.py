@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attentions.kernels import fla_kernels
 from attentions.kernels.chunks import Extras as Extras, Heads, over_chunks
-from attentions.kernels.fla_kernels import Form
 from attentions.kernels.numerics import upcast
-from attentions.kernels.recurrence import recurrence
+from attentions.kernels.recurrence import Form, recurrence
 from cab import Attention
 from cab.attention import Convolved, Decoded, DecodeState, PaddingMasks, SizeArguments
 from cab.convolution import HeadConvolutions
+from cab.kernels import Operation
 from cab.padding import lengths
 
 
@@ -54,7 +53,7 @@ class Recurrent(Attention):
     Attributes:
         norm_eps: added to the mean square in the RMS norm.
         normalizes_heads_jointly: whether the norm is over all heads jointly.
-        forms: functions that compute the recurrence for all tokens, this project's and flash-linear-attention's.
+        operation: computes the recurrence for all tokens.
 
     Args:
         key_expansion: width of the keys relative to ``embed_dim``; the width per head is rounded.
@@ -77,7 +76,7 @@ class Recurrent(Attention):
     normalizes_heads_jointly = False
     norm_eps: ClassVar[float] = 1e-5
     renamed: ClassVar = {"short_convolution": "conv_size"}
-    forms: ClassVar[tuple[Form, Form]] = (recurrence, fla_kernels.recurrence)
+    operation: ClassVar[Operation[..., tuple[Tensor, Tensor]]] = recurrence
 
     def __init__(
         self,
@@ -187,14 +186,12 @@ class Recurrent(Attention):
         (query, key, value), past = super().convolve(list(map(upcast, heads)), padding, state)
         position = state["length"].unsqueeze(1) + torch.arange(query.shape[2], device=query.device)
         terms = self.mask_padding(self.terms(query, key, value, extras, position), padding)
-        ours, theirs = self.forms
-        form = theirs if fla_kernels.can_use_kernels(terms.value, state["memory"], heads[0].dtype) else ours
-        output, memory = self.update(terms, state["memory"], form)
+        output, memory = self.update(terms, state["memory"], self.operation.rounding_to(heads[0].dtype))
         length = state["length"] + lengths(query, padding)
         return self.finish(output, value, extras), {"memory": memory, "length": length, **past}
 
     def update(self, terms: RecurrenceInputs, memory: Tensor, form: Form) -> tuple[Tensor, Tensor]:
-        """Compute o of all tokens and S after the last one with ``form``, one of ``forms``."""
+        """Compute o of all tokens and S after the last one with ``form``, the operation."""
         return form(terms.query, terms.key, terms.value, terms.log_decay, memory)
 
     def mask_padding(self, terms: RecurrenceInputs, padding: Tensor | None) -> RecurrenceInputs:

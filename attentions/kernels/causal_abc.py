@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from attentions.kernels.chunks import groups_at_once
 from attentions.kernels.numerics import mask_value, softmax_gradient
 from attentions.kernels.operator import differentiable_operator
-from attentions.kernels.recurrence import block_states, uses_triton
+from attentions.kernels.recurrence import block_states
 
 BLOCK = 32
 """Tokens per block, whose products with each other are formed."""
@@ -321,7 +321,7 @@ def _memory_backward(
     d_mean, d_after = d_states[:, :, 0], d_states[:, :, 1:]
     d_old = (d_after * span.means[:, :, :-1]).sum(dim=-1).mul_(old).double()
     d_new = (d_after * span.block_mean).sum(dim=-1).mul_(new).double()
-    if uses_triton(direct):  # the rule of the loop, with its terms gathered
+    if block_states.choose(None, direct) is not None:  # the rule of the loop, with its terms gathered
         gathered = direct + d_old - span.old * (d_new + d_old)
         columns = (x.unsqueeze(-1) for x in (d_mass, gathered.flip(2), span.old.flip(2)))
         series = block_states(*columns).flip(2).squeeze(-1)

@@ -18,23 +18,24 @@ Shapes: B batch, H heads, N tokens, K and V widths of a key and a value; J block
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from attentions.kernels import fla_kernels
 from attentions.kernels.numerics import accumulation_dtype
 from attentions.kernels.operator import differentiable_operator
-from attentions.kernels.recurrence import block_size, head_decays, in_blocks, uses_triton
+from attentions.kernels.recurrence import block_size, head_decays, in_blocks
+from cab.kernels import Backend, Operation
 
 WIDEST = 512
 """Largest number of rows K of a state for which the kernel has room."""
 
 
-def delta_rule_chunked(
-    initial: Tensor, x: Tensor, w: Tensor, k: Tensor, decay: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _by_steps(initial: Tensor, x: Tensor, w: Tensor, k: Tensor, decay: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return u of every block [B, H, J, C, V], the states before them [B, H, J, K, V], and the last state.
 
     Args:
@@ -43,10 +44,6 @@ def delta_rule_chunked(
         w, k: [B, H, J, C, K].
         decay: f of each row of a state [B or 1, H, J, K, 1], of the whole state [B or 1, H, J, 1, 1], or None for 1.
     """
-    if uses_delta_kernel(w):
-        if decay is not None:
-            decay = decay.expand(*x.shape[:3], -1, -1).contiguous()
-        return _fused(*(y.contiguous() for y in (initial, x, w, k)), decay)
     u, states = [], [initial]
     decays = [None] * x.shape[2] if decay is None else decay.unbind(dim=2)
     for x_j, w_j, k_j, f_j in zip(x.unbind(2), w.unbind(2), k.unbind(2), decays, strict=True):
@@ -55,12 +52,17 @@ def delta_rule_chunked(
     return torch.stack(u, dim=2), torch.stack(states[:-1], dim=2), states[-1]
 
 
-def uses_delta_kernel(w: Tensor) -> bool:
-    """Return whether the Triton kernel computes the states that ``w`` [B, H, J, C, K] reads.
+def _by_kernel(initial: Tensor, x: Tensor, w: Tensor, k: Tensor, decay: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    if decay is not None:
+        decay = decay.expand(*x.shape[:3], -1, -1).contiguous()
+    return _fused(*(y.contiguous() for y in (initial, x, w, k)), decay)
 
-    It does not under a dispatch mode, such as an operation counter, which does not see the products in a kernel.
-    """
-    return uses_triton(w) and w.shape[-1] <= WIDEST and not is_in_torch_dispatch_mode(False)
+
+def _refuses(initial: Tensor, *_: Tensor | None) -> str | None:
+    """Refuse states [B, H, K, V] that are too wide, and to run where products in a kernel are not counted."""
+    if initial.shape[2] > WIDEST:
+        return f"more than {WIDEST} rows of a state"
+    return "an operation counter" if is_in_torch_dispatch_mode(False) else None
 
 
 def _states(initial: Tensor, x: Tensor, w: Tensor, k: Tensor, decay: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,12 +108,16 @@ _fused = differentiable_operator(
     keeps=(0, 1),
 )
 
+delta_rule_chunked = Operation(
+    "delta_states", _by_steps, Backend("triton", _by_kernel, package="triton", refuses=_refuses)
+)
+
 
 BLOCK = 32
 """Tokens of a block; the cost of its triangular system grows with the square. Of 16 to 128 the fastest on a CPU."""
 
 
-def delta_rule(
+def _by_blocks(
     query: Tensor, key: Tensor, value: Tensor, strength: Tensor, log_decay: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return outputs [B, H, N, V] and the state [B, H, K, V] after the last token.
@@ -147,6 +153,8 @@ def delta_rule(
     return output.flatten(2, 3)[:, :, :length], state
 
 
+delta_rule = Operation("delta_rule", _by_blocks, fla_kernels.backend(fla_kernels.delta_rule))
+
 GENERALIZED_BLOCK = 16
 """Tokens per block, whose products with each other are formed. A power of two."""
 
@@ -154,7 +162,7 @@ SPAN = 8
 """Tokens per span. Decays between its tokens are quotients of decays from its middle. A power of two."""
 
 
-def generalized_delta_rule(
+def _generalized_by_blocks(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -200,9 +208,70 @@ def generalized_delta_rule(
     uw = torch.linalg.solve_triangular(a_re, right_sides, upper=False, unitriangular=True)
     u, w = uw.split([v.shape[-1], k.shape[-1]], dim=-1)
     ke_to_end = torch.cat([k * to_end, e * to_end], dim=-2).mT
-    vu, h, state = _values_and_removals(state, v, u, w, ke_to_end, through[..., -1:, :].mT)
+    vu, h, state = _removals(state, v, u, w, ke_to_end, through[..., -1:, :].mT)
     output = a_q @ vu + (q * through) @ h
     return output.flatten(2, 3)[:, :, :length], state
+
+
+generalized_delta_rule = Operation(
+    "generalized_delta_rule", _generalized_by_blocks, fla_kernels.backend(fla_kernels.generalized_delta_rule)
+)
+rwkv7 = Operation(
+    "rwkv7",
+    partial(_generalized_by_blocks, span=GENERALIZED_BLOCK),
+    fla_kernels.backend(fla_kernels.generalized_delta_rule),
+)
+
+
+def _kda(
+    query: Tensor, key: Tensor, value: Tensor, strength: Tensor, log_decay: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute S_t = (I - k_t (b_t * k_t)^T) diag(exp(g_t)) S_{t-1} + (b_t * k_t) (x) v_t with a strength per head."""
+    written = key * strength
+    return _generalized_by_blocks(query, written, value, key * log_decay.exp(), written, log_decay, state)
+
+
+def _gated_delta_rule_2(
+    query: Tensor, key: Tensor, value: Tensor, strength: Tensor, log_decay: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute S_t = (I - k_t (b_t * k_t)^T) diag(exp(g_t)) S_{t-1} + k_t (x) v_t with a strength per feature."""
+    return _generalized_by_blocks(query, key, value, strength * key * log_decay.exp(), key, log_decay, state)
+
+
+def _comba(
+    query: Tensor, key: Tensor, value: Tensor, removal: Tensor, strength: Tensor, log_decay: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute S_t = exp(g_t) S_{t-1} + b_t k_t (x) (v_t - r_t S_{t-1}); b and g are per head, [B, H, N]."""
+    written = key * strength.unsqueeze(-1)
+    log_decay = log_decay.unsqueeze(-1).expand_as(key)
+    return _generalized_by_blocks(query, written, value, removal, written, log_decay, state)
+
+
+def _delta_product(
+    query: Tensor, key: Tensor, value: Tensor, strength: Tensor, log_decay: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute a gated delta rule over n N keys: the first of the n of a token decays, the last one is read.
+
+    Args:
+        query: [B, H, N, K].
+        key, value: [B, H, n N, K] and [B, H, n N, V].
+        strength: [B, H, n N].
+        log_decay: [B, H, N].
+        state: S before the first token, [B, H, K, V].
+    """
+    count = key.shape[2] // query.shape[2]
+    query = F.pad(query.unsqueeze(3), (0, 0, count - 1, 0)).flatten(2, 3)
+    log_decay = F.pad(log_decay.unsqueeze(3), (0, count - 1)).flatten(2)
+    output, state = _by_blocks(query, key, value, strength, log_decay, state)
+    return output[:, :, count - 1 :: count], state
+
+
+kda = Operation("kda", _kda, fla_kernels.backend(fla_kernels.kda))
+gated_delta_rule_2 = Operation(
+    "gated_delta_rule_2", _gated_delta_rule_2, fla_kernels.backend(fla_kernels.gated_delta_rule_2)
+)
+comba = Operation("comba", _comba, fla_kernels.backend(fla_kernels.comba))
+delta_product = Operation("delta_product", _delta_product, fla_kernels.backend(fla_kernels.delta_product))
 
 
 def _span_decays(g: Tensor, span: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -229,7 +298,7 @@ def _span_decays(g: Tensor, span: int) -> tuple[Tensor, Tensor, Tensor]:
     return for_q.exp().unflatten(3, (-1, span)), for_r.exp().unflatten(3, (-1, span)), for_ke.exp()
 
 
-def _values_and_removals(
+def _removals_by_steps(
     state: Tensor, value: Tensor, u: Tensor, w: Tensor, ke_to_end: Tensor, decay: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return v and u + w h of each block, [B, H, J, 2 C, V], the states h before the blocks, and the last state.
@@ -241,11 +310,23 @@ def _values_and_removals(
         ke_to_end: k and e, decayed to the end of the block, [B, H, J, K, 2 C].
         decay: over the block, [B, H, J, K, 1].
     """
-    if uses_delta_kernel(w):  # a value is a row that reads nothing of the state
-        u, w = torch.cat([value, u], dim=-2), F.pad(w, (0, 0, value.shape[-2], 0))
-        return delta_rule_chunked(state, u, w, ke_to_end.mT, decay)
     written, states = [], [state]
     for v_j, u_j, w_j, rows, factor in zip(*(x.unbind(2) for x in (value, u, w, ke_to_end, decay)), strict=True):
         written.append(torch.cat([v_j, u_j + w_j @ states[-1]], dim=-2))
         states.append(factor * states[-1] + rows @ written[-1])
     return torch.stack(written, dim=2), torch.stack(states[:-1], dim=2), states[-1]
+
+
+def _removals_by_kernel(
+    state: Tensor, value: Tensor, u: Tensor, w: Tensor, ke_to_end: Tensor, decay: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute values as rows that read nothing of the state."""
+    u, w = torch.cat([value, u], dim=-2), F.pad(w, (0, 0, value.shape[-2], 0))
+    return _by_kernel(state, u, w, ke_to_end.mT, decay)
+
+
+_removals = Operation(
+    "generalized_delta_states",
+    _removals_by_steps,
+    Backend("triton", _removals_by_kernel, package="triton", refuses=_refuses),
+)

@@ -11,20 +11,22 @@ Shapes: B batch, H heads, N tokens, K and V widths of a key and a value; J block
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.kernels import fla_kernels
 from attentions.kernels.numerics import accumulation_dtype
 from attentions.kernels.operator import differentiable_operator
+from cab.kernels import Backend, Operation
 
-HAS_TRITON = find_spec("triton") is not None
-FUSED_TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+Form = Callable[..., tuple[Tensor, Tensor]]
+"""From the terms of tokens and the state before the first to outputs and the state after the last."""
 
 
-def block_recurrence(initial: Tensor, added: Tensor, factor: Tensor | None) -> tuple[Tensor, Tensor]:
+def _by_steps(initial: Tensor, added: Tensor, factor: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the states before each block [B, H, J, K, V], and the state after the last block [B, H, K, V].
 
     Args:
@@ -32,17 +34,12 @@ def block_recurrence(initial: Tensor, added: Tensor, factor: Tensor | None) -> t
         added: a, [B, H, J, K, V].
         factor: f of each row of a state [B or 1, H, J, K, 1], of the whole state [B or 1, H, J, 1, 1], or None for 1.
     """
-    if uses_triton(added):
-        return _apply(initial, added, factor)
     states = _one_by_one(initial, added, factor)
     return torch.stack(states[:-1], dim=2), states[-1]
 
 
-def block_states(initial: Tensor, added: Tensor, factor: Tensor) -> Tensor:
+def _in_one_tensor(initial: Tensor, added: Tensor, factor: Tensor) -> Tensor:
     """Return the states before each block and after the last one in one tensor, [B, H, J + 1, K, V]."""
-    if uses_triton(added):
-        states, last = _apply(initial, added, factor)
-        return torch.cat([states, last.unsqueeze(2)], dim=2)
     return torch.stack(_one_by_one(initial, added, factor), dim=2)
 
 
@@ -54,15 +51,15 @@ def _one_by_one(initial: Tensor, added: Tensor, factor: Tensor | None) -> list[T
     return s
 
 
-def uses_triton(x: Tensor) -> bool:
-    """Return whether the Triton kernel computes the recurrence of ``x``."""
-    return x.is_cuda and x.dtype in FUSED_TYPES and HAS_TRITON
-
-
-def _apply(initial: Tensor, added: Tensor, factor: Tensor | None) -> tuple[Tensor, Tensor]:
+def _by_kernel(initial: Tensor, added: Tensor, factor: Tensor | None) -> tuple[Tensor, Tensor]:
     if factor is not None:
         factor = factor.expand(*added.shape[:3], -1, -1).contiguous()
     return _fused(initial.contiguous(), added.contiguous(), factor)  # as the compiler assumes of the gradients
+
+
+def _in_one_tensor_by_kernel(initial: Tensor, added: Tensor, factor: Tensor) -> Tensor:
+    states, last = _by_kernel(initial, added, factor)
+    return torch.cat([states, last.unsqueeze(2)], dim=2)
 
 
 def _sums(initial: Tensor, added: Tensor, factor: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -99,6 +96,9 @@ _fused = differentiable_operator(
     keeps=(0,),
 )
 
+block_recurrence = Operation("block_recurrence", _by_steps, Backend("triton", _by_kernel, package="triton"))
+block_states = Operation("block_states", _in_one_tensor, Backend("triton", _in_one_tensor_by_kernel, package="triton"))
+
 
 BLOCK = 64
 """Tokens per block, whose products with each other are formed. A power of two."""
@@ -107,7 +107,7 @@ FORGOTTEN = -1e3
 """A log decay whose exp is zero in every dtype, and that leaves the digits of sums in float64."""
 
 
-def recurrence(
+def _by_blocks(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return outputs [B, H, N, V] and the state [B, H, K, V] after the last token.
@@ -139,6 +139,9 @@ def recurrence(
     h, state = block_recurrence(state, k.mT @ v, decay)
     output = scores @ v + q @ h
     return output.flatten(2, 3)[:, :, :length], state
+
+
+recurrence = Operation("recurrence", _by_blocks, fla_kernels.backend(fla_kernels.recurrence))
 
 
 def block_size(length: int, most: int = BLOCK) -> int:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from cab.efficiency.benchmark import Plan
     from cab.efficiency.subjects import AttentionSubject
 
-PHASES = ("forward", "forward+backward", "prefill", "decode", "decode-graph")
+PHASES = ("forward", "forward-graph", "forward+backward", "prefill", "decode", "decode-graph")
+KERNELS = ("pytorch", "triton", "fla", "flex", "flash", "cudnn", "efficient")
 PACKED = ("uniform", "log-normal", "one-long")
 REPEATS = {"cpu": 5, "cuda": 20}
 
@@ -63,6 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--protocol", choices=("default", "paper", "lra"), default="default", help=protocol)
     third_party = "include implementations of other packages (default: tools/benchmarks/third_party of the repository)"
     parser.add_argument("--third-party", nargs="?", const="", metavar="FOLDER", help=third_party)
+    backends = f"also measure each attention with one backend: {', '.join(KERNELS)}"
+    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=[], metavar="NAME", help=backends)
+    parser.add_argument("--compile", action="store_true", help="measure modules compiled with torch.compile")
+    against = "compare with this table of an earlier `cab efficiency --out`"
+    parser.add_argument("--against", type=Path, metavar="CSV", help=against)
     parser.add_argument("--no-verify", action="store_true", help="skip the checks of `cab verify`")
     parser.add_argument("--shared-gpu", action="store_true", help="permit a GPU used by other processes")
     parser.add_argument(
@@ -83,9 +89,11 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         check_writable(args.plot, "--plot")
     from cab.efficiency.benchmark import measure
-    from cab.efficiency.machine import refuse_when_shared
+    from cab.efficiency.former import Former
+    from cab.efficiency.gpu import refuse_when_shared
     from cab.efficiency.report import tables
 
+    former = Former.read(args.against) if args.against else None
     plans = _plans(args)
     device = plans[0].setting.device
     if device == "cuda" and not args.shared_gpu:
@@ -95,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.ExitStack() as files:
         refuse = (lambda *_: "") if args.no_verify else _verification(device)
         costs: Iterator[Cost] = chain.from_iterable(measure(plan, refuse=refuse, report=print_note) for plan in plans)
+        if former:
+            costs = map(former.compare, costs)
         if is_new:
             args.out.parent.mkdir(parents=True, exist_ok=True)
             costs = write_costs(costs, files.enter_context(args.out.open("w", newline="")))
@@ -106,6 +116,8 @@ def run(args: argparse.Namespace) -> int:
         finally:  # an interrupted command shows what it has measured
             if measured and not args.csv:
                 print(tables(measured))
+    if former and (note := former.differences(measured)):
+        print_note(note)
     if args.out:
         if not is_new:
             with replacing(args.out) as temporary, temporary.open("x", newline="") as file:
@@ -126,7 +138,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     from cab.efficiency.benchmark import Plan
     from cab.efficiency.network import LENGTHS, SIZES
     from cab.efficiency.setting import Setting, appendix_g
-    from cab.efficiency.subjects import select_attentions
+    from cab.efficiency.subjects import BASELINES, FUSED, select_attentions
     from cab.efficiency.third_party import CHECKOUT, ThirdPartySubject, find_implementations
 
     is_lra = args.protocol == "lra"
@@ -136,6 +148,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     chosen = {name: value for name, value in vars(args).items() if value is not None}
     sizes = {name: (defaults | chosen)[name] for name in ("embed_dim", "num_heads", "repeats")}
     sizes |= {"device": device, "dtype": args.dtype, "packed": args.packed or "", "time_limit": args.time_limit}
+    sizes["compile"] = args.compile
     patterns = list(args.pattern)
     attentions = select_attentions(args.attentions, patterns)
     others: list[ThirdPartySubject] = []
@@ -144,6 +157,12 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
         others, notes = find_implementations(attentions, Path(args.third_party or CHECKOUT))
     for note in notes:
         print_note(note)
+    fused = FUSED if device == "cuda" and args.protocol != "paper" else ()
+    for subject in tuple(attentions):
+        names = [] if subject.label in BASELINES and subject.label not in args.attentions else args.kernels
+        names = dict.fromkeys([*(fused if subject.label == BASELINES[0] else ()), *names])
+        after = attentions.index(subject) + 1
+        attentions[after:after] = map(subject.on, names)
     phases = list(dict.fromkeys(args.phase or ["forward+backward" if is_lra else "forward"]))
     lengths = sorted(set(args.lengths or defaults["lengths"]))
     settings = [
@@ -167,7 +186,7 @@ def _verification(device: str) -> Callable[[AttentionSubject, Pattern], str]:
     known: dict[tuple[str, Pattern], str] = {}
 
     def reason(subject: AttentionSubject, pattern: Pattern) -> str:
-        key = (subject.label, pattern)
+        key = (subject.label.removesuffix(f"@{subject.backend}"), pattern)
         if key not in known:
             known[key] = verified(subject, pattern)
         return known[key]

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from cab.efficiency.cost import CAUSAL, Cost
-from cab.efficiency.machine import Machine, clock_facts, under_roof
+from cab.efficiency.gpu import clock_facts
+from cab.efficiency.machine import Machine, under_roof
 from cab.efficiency.network import PATTERN as NETWORK_PATTERN, PHASES as NETWORK_PHASES, NetworkSubject
 from cab.efficiency.packed import PHASES as PACKED_PHASES, packed_and_padded
-from cab.efficiency.protocols import PAPER_PHASE, measure_as_paper, measure_length
+from cab.efficiency.protocols import PAPER_PHASE, measure_as_paper, measure_length, warm_up
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import BASELINES, AttentionSubject, ProjectionsSubject, Subject
 from cab.efficiency.third_party import ThirdPartySubject
@@ -70,8 +71,16 @@ class Plan:
             raise UserError(
                 f"phase {phases} is not defined for {' '.join(self.patterns)}; it requires pattern CS or CC"
             )
-        if "decode-graph" in self.phases and self.setting.device != "cuda":
-            raise UserError(f"phase decode-graph requires --device cuda, got {self.setting.device}")
+        if graphs := [phase for phase in self.phases if phase.endswith("-graph") and self.setting.device != "cuda"]:
+            raise UserError(f"phase {graphs[0]} requires --device cuda, got {self.setting.device}")
+        is_plain = {*self.phases} <= {*PACKED_PHASES} and not self.setting.packed and self.protocol != "paper"
+        if self.setting.compile and not is_plain:
+            raise UserError(
+                f"--compile supports only the phases {' and '.join(PACKED_PHASES)}, without packed sequences or "
+                f"protocol paper; got protocol {self.protocol} and {phases}"
+            )
+        if self.protocol == "paper" and any(subject.backend for subject in self.attentions):
+            raise UserError("protocol paper does not support --kernels")
 
 
 def measure(plan: Plan, *, refuse: Refusal = lambda *_: "", report: Report = lambda _: None) -> Iterator[Cost]:
@@ -121,6 +130,9 @@ def _measure(plan: Plan, subjects: Sequence[Subject], pattern: Pattern, phase: s
         subjects = attentions
     else:
         subjects = [ProjectionsSubject(), *subjects]
+    if setting.device == "cuda":
+        report(f"{pattern} {phase}: warming up {len(subjects)} modules at {len(plan.lengths)} lengths")
+        warm_up(subjects, pattern, phase, plan.lengths, setting)
     for length in plan.lengths:
         report(f"{pattern} {phase}, length {length}: {len(subjects)} modules, {setting.repeats} rounds")
         machine = None if plan.protocol == "lra" else Machine(setting)
@@ -182,6 +194,7 @@ def constants(plan: Plan) -> dict[str, Any]:
     return {
         "protocol": plan.protocol,
         **{name: getattr(setting, name) for name in named},
+        "compiled": "yes" if setting.compile else "",
         "hardware": machine.get("gpu") or machine["cpu"],
         "threads": machine["threads"],
         "torch": torch.__version__,

@@ -16,6 +16,9 @@ DECODING = ("decode", "decode-graph")
 CAUSAL = ("prefill", *DECODING)
 """Phases of generation, which only causal patterns have."""
 
+LAUNCH_BOUND, BUSY = "launch-bound", 0.8
+"""Detail of a cost whose call keeps the GPU busy for less than this share of its time."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -25,14 +28,15 @@ class Cost:
         seconds: time per call, such as one prompt, or per token when decoding; None if not measured, see ``status``.
         bytes: peak memory of tensors during a call, above inputs and weights; when decoding, size of the state.
         p10, p90: 10th and 90th percentile of the seconds over rounds.
-        status: ``ok``, ``oom`` (out of memory), ``unsupported`` (the attention rejects the length or precision),
-            ``failed`` (it raised an exception), ``timeout`` (its calls took longer than the time limit), or
-            ``unverified`` (it fails `cab verify` and is not timed).
-        detail: reason of the status.
+        status: ``ok``, ``oom`` (out of memory), ``unsupported`` (the attention rejects the length, precision or
+            backend), ``failed`` (it raised an exception), ``timeout`` (its calls took longer than the time limit),
+            ``impossible`` (faster than the measured roofline permits), or ``unverified`` (it fails `cab verify` and is
+            not timed).
+        detail: reason of the status, or :data:`LAUNCH_BOUND`.
         complexity: the declared complexity of an attention, as in :func:`cab.register_attention`.
         kind: ``attention``, ``third_party`` (third-party implementation), ``projections`` (the four linear maps) or
             ``padded`` (sequences padded to the longest).
-        relative_to_softmax: median over rounds of the seconds relative to ``vanilla``.
+        relative_to_softmax: median over rounds of the seconds relative to ``fastest_softmax``.
         relative_to_softmax_without_projections: the same ratio after subtracting the time of the projections.
         best_third_party: the fastest third-party implementation.
         speedup_vs_third_party: its time relative to that of the module, median over rounds.
@@ -52,6 +56,17 @@ class Cost:
         packed: distribution of the lengths of packed sequences.
         speedup_vs_padded: seconds of padded relative to packed sequences, median over rounds.
         bytes_vs_padded: bytes of packed relative to padded sequences.
+        compiled: ``yes`` if modules were compiled with torch.compile.
+        fastest_softmax: ``vanilla`` or, on CUDA, the fastest of its backends.
+        seconds_without_projections: median over rounds of the seconds above those of the projections.
+        host_seconds: on CUDA, time per call, or per token, until all kernels are queued.
+        busy: on CUDA, share of a call in which kernels run.
+        power: power draw of the GPU in watts during repeated calls.
+        joules_per_token: energy of a call for each of its tokens.
+        backends: backends of operations that ran (:mod:`cab.kernels`), with the refusals of others.
+        device_kernels: kernels that ran on the GPU in one call and how often, the slowest first.
+        seconds_vs_former, bytes_vs_former: relative to an earlier table.
+        change: ``faster`` or ``slower`` than in the earlier table; empty if the percentiles of both overlap.
     """
 
     attention: str
@@ -98,6 +113,18 @@ class Cost:
     hardware: str = ""
     threads: int = 0
     torch: str = ""
+    compiled: str = ""
+    fastest_softmax: str = ""
+    seconds_without_projections: float | None = None
+    host_seconds: float | None = None
+    busy: float | None = None
+    power: float | None = None
+    joules_per_token: float | None = None
+    backends: str = ""
+    device_kernels: str = ""
+    seconds_vs_former: float | None = None
+    bytes_vs_former: float | None = None
+    change: str = ""
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Cost))

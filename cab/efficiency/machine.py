@@ -1,4 +1,4 @@
-"""The machine: the time of calls, the rates of the roofline model, and the state of the GPU.
+"""The machine: the time of calls, and the rates of the roofline model.
 
 Roofline model (Williams et al. 2009): a call with F operations that reads and writes at least B bytes takes at least
 the larger of F / (rate of matrix products) and B / bandwidth. The rate is that of one large matrix product, the
@@ -10,8 +10,8 @@ than matrix products or moves more data than needed.
 from __future__ import annotations
 
 import functools
-import os
-import subprocess
+import re
+from collections import defaultdict
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -20,10 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.cuda import Event
+from torch.profiler import ProfilerActivity, profile
 
 from cab.efficiency.cost import Cost
 from cab.efficiency.setting import Setting
-from cab.errors import UserError, is_out_of_memory
+from cab.errors import is_out_of_memory
 
 # --- time -------------------------------------------------------------------------------------------------------------
 
@@ -55,6 +56,37 @@ def cuda_seconds(call: Callable[[], object], calls: int) -> float:
     return sum(start.elapsed_time(end) for start, end in events) / 1e3
 
 
+def launch_seconds(call: Callable[[], object]) -> tuple[float, float]:
+    """Return the wall clock of one call on an idle GPU: until all kernels are queued, and until they have ended."""
+    torch.cuda.synchronize()
+    begin = perf_counter()
+    call()
+    queued = perf_counter()
+    torch.cuda.synchronize()
+    return queued - begin, perf_counter() - begin
+
+
+def device_kernels(call: Callable[[], object]) -> dict[str, list[float]]:
+    """Return the seconds on the GPU of each kernel, copy and fill of one call by name, the longest name first.
+
+    Kernels are read from the profiler: events around a call that launches too slowly include the gaps between kernels.
+    """
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        call()
+        torch.cuda.synchronize()
+    kernels = defaultdict[str, list[float]](list)
+    for event in profiled.events() or ():
+        if event.device_type.name == "CUDA" and not event.is_user_annotation:
+            kernels[short_name(event.name)].append(event.time_range.elapsed_us() / 1e6)
+    return dict(sorted(kernels.items(), key=lambda item: -sum(item[1])))
+
+
+def short_name(kernel: str) -> str:
+    """Return the name of a kernel without return type, namespaces, template arguments and parameters."""
+    name = re.split(r"[<(]", kernel.removeprefix("void ").replace("(anonymous namespace)::", ""), maxsplit=1)[0]
+    return name.rpartition("::")[2].strip() or kernel
+
+
 @functools.cache
 def second_level_cache() -> Tensor:
     """Return a buffer twice as large as the L2 cache; writing it evicts the cache."""
@@ -67,6 +99,8 @@ def second_level_cache() -> Tensor:
 PRODUCT_SIZE = {"cpu": 1024, "cuda": 8192}
 COPIED_BYTES = {"cpu": 2**26, "cuda": 2**30}
 CALLS = {"cpu": 1, "cuda": 5}
+POSSIBLE = {"cpu": 1 / 3, "cuda": 0.9}
+"""Part of the roofline's least time that every call needs: rates depend on sizes and clocks, on a CPU also on load."""
 
 
 class Machine:
@@ -97,69 +131,37 @@ class Machine:
         self.products.append(seconds(lambda: torch.mm(left, right, out=product), calls, device) / calls)
         self.copies.append(seconds(lambda: target.copy_(source), calls, device) / calls)
 
-    def rates(self) -> dict[str, float]:
-        """Return FLOP/s of the product and bytes/s of the copy, medians over rounds; empty without any round."""
+    def rates(self, statistic: Callable[[list[float]], Any] = np.median) -> dict[str, float]:
+        """Return FLOP/s of the product and bytes/s of the copy, by default medians over rounds; empty without any."""
         if not self.copies:
             return {}
         operations, moved = 2 * PRODUCT_SIZE[self.setting.device] ** 3, 2 * COPIED_BYTES[self.setting.device]
-        product, copy = float(np.median(self.products)), float(np.median(self.copies))
+        product, copy = float(statistic(self.products)), float(statistic(self.copies))
         return {"matmul_rate": operations / product, "bandwidth": moved / copy}
+
+    def least_seconds(self, flops: float, moved: float) -> tuple[str, float]:
+        """Return the limiting resource, and the least seconds: those of the fastest round, times :data:`POSSIBLE`.
+
+        Bytes that caches may hold are not counted: all on a CPU, where calls are repeated on the same data.
+        """
+        rates = self.rates(min)
+        if not rates:
+            return "", 0.0
+        cached = second_level_cache().numel() / 2 if self.setting.device == "cuda" else moved
+        roof, least = _limit(flops, max(0.0, moved - cached), rates)
+        return roof, least * POSSIBLE[self.setting.device]
 
 
 def under_roof(cost: Cost, rates: dict[str, float]) -> dict[str, Any]:
     """Return the rates and, if operations were counted, the limiting resource and the share of it."""
     if not rates or cost.flops is None or cost.least_bytes is None or not cost.seconds:
         return dict(rates)
-    least = {"compute": cost.flops / rates["matmul_rate"], "memory": cost.least_bytes / rates["bandwidth"]}
+    roof, least = _limit(cost.flops, cost.least_bytes, rates)
+    return rates | {"roof": roof, "roof_share": least / cost.seconds}
+
+
+def _limit(flops: float, moved: float, rates: dict[str, float]) -> tuple[str, float]:
+    """Return the limiting resource, and the least seconds."""
+    least = {"compute": flops / rates["matmul_rate"], "memory": moved / rates["bandwidth"]}
     roof = max(least, key=least.__getitem__)
-    return rates | {"roof": roof, "roof_share": least[roof] / cost.seconds}
-
-
-# --- state of the GPU, from nvidia-smi --------------------------------------------------------------------------------
-
-REASONS = {
-    0x4: "power limit",
-    0x8: "hardware slowdown",
-    0x20: "thermal limit",
-    0x40: "hardware thermal limit",
-    0x80: "power brake",
-}
-"""Bits of the driver's throttling reasons that invalidate a measurement."""
-
-
-def query(argument: str) -> list[list[str]]:
-    """Return the rows that nvidia-smi prints for the first GPU available to torch, without initializing CUDA.
-
-    Empty if the program is missing or does not support the query.
-    """
-    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
-    command = ["nvidia-smi", argument, "-i", gpu, "--format=csv,noheader,nounits"]
-    try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [[cell.strip() for cell in line.split(",")] for line in process.stdout.splitlines() if line.strip()]
-
-
-def clock_facts() -> dict[str, Any]:
-    """Return the columns of a cost that describe the GPU state; empty if the driver does not report it."""
-    rows = query("--query-gpu=clocks.sm,clocks.max.sm,temperature.gpu,clocks_event_reasons.active")
-    if not rows:
-        return {}
-    clock, clock_most, temperature, bits = (0 if "N/A" in cell else int(cell, 0) for cell in rows[0])
-    throttled = ", ".join(reason for bit, reason in REASONS.items() if bits & bit)
-    return {"clock": clock, "clock_most": clock_most, "temperature": temperature, "throttled": throttled}
-
-
-def refuse_when_shared() -> None:
-    """Raise UserError if other processes, which it names, use the GPU; called before this process uses it.
-
-    Process IDs are not compared, because in a container they differ from those of the driver.
-    """
-    rows = query("--query-compute-apps=pid,process_name,used_memory")
-    if rows:
-        processes = ", ".join(f"{name} ({pid}, {memory} MiB)" for pid, name, memory in rows)
-        raise UserError(
-            f"other processes use the GPU, which invalidates timings: {processes}; wait until they finish, choose "
-            "another GPU with CUDA_VISIBLE_DEVICES, or pass --shared-gpu"
-        )
+    return roof, least[roof]

@@ -26,16 +26,18 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from cab import kernels
 from cab.composite import count_layers
-from cab.efficiency.cost import Cost
-from cab.efficiency.machine import Machine, seconds
+from cab.efficiency.cost import BUSY, DECODING, LAUNCH_BOUND, Cost
+from cab.efficiency.gpu import power_and_energy
+from cab.efficiency.machine import Machine, device_kernels, launch_seconds, seconds
 from cab.efficiency.operations import Operations, count_operations
 from cab.efficiency.packed import padded_label
 from cab.efficiency.setting import DTYPES, Setting, appendix_g
-from cab.efficiency.subjects import BASELINES, PROJECTIONS, AttentionSubject, Subject, has_projections
-from cab.efficiency.workload import PHASES, Inputs, Workload, held_bytes, make_inputs
+from cab.efficiency.subjects import PROJECTIONS, SOFTMAX, AttentionSubject, Subject, has_projections
+from cab.efficiency.workload import DECODED, PHASES, Inputs, Workload, held_bytes, make_inputs
 from cab.errors import UserError, exits_as_errors, first_line, is_out_of_memory
 from cab.patterns import Pattern
 from cab.verification.growth import peak_bytes
@@ -114,10 +116,20 @@ class Case:
     operations: Operations | None = None
     calls: int = 1
     samples: list[float] = field(default_factory=list)
+    launches: list[tuple[float, float]] = field(default_factory=list)
+    """On CUDA, seconds of one call per round until its kernels are queued, and until they have ended."""
+    kernel_seconds: float = 0.0
+    """On CUDA, seconds of the kernels of one call."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Further columns of the cost."""
     status: str = "ok"
     detail: str = ""
     spent: float = 0.0
     """Seconds of all attempts."""
+
+    @property
+    def backend(self) -> str | None:
+        return getattr(self.subject, "backend", "") or None
 
 
 def measure_length(
@@ -140,14 +152,29 @@ def measure_length(
         for case in order.sample(cases, len(cases)):
             if case.workload is not None:
                 attempt(case, partial(sample, case, setting), setting)
+    if machine is not None:
+        for case in cases:
+            judge(case, machine)
     return compare(cases, pattern, phase, length)
+
+
+def warm_up(
+    subjects: Iterable[Subject], pattern: Pattern, phase: str, lengths: Iterable[int], setting: Setting
+) -> None:
+    """Call every subject once at every length: the first call of a shape compiles and tunes kernels."""
+    for length in lengths:
+        for subject in subjects:
+            case = Case(subject)
+            attempt(case, partial(build, case, pattern, phase, length, setting), setting)
+            del case
+            release_memory(setting.device)
 
 
 def attempt(case: Case, action: Callable[[], object], setting: Setting) -> None:
     """Run ``action``; an exception becomes the status of ``case``."""
     begin = perf_counter()
     try:
-        with guarded(setting.device, setting.time_limit - case.spent):
+        with guarded(setting.device, setting.time_limit - case.spent), kernels.use(case.backend):
             action()
     except Exception as error:  # a failing attention must not abort the benchmark
         case.status, case.detail = status_of(error)
@@ -157,16 +184,43 @@ def attempt(case: Case, action: Callable[[], object], setting: Setting) -> None:
         release_memory(setting.device)
 
 
-def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Setting) -> None:
-    """Build the module, warm up with two calls, and measure peak memory and operations in one more call each."""
+def build(case: Case, pattern: Pattern, phase: str, length: int, setting: Setting) -> nn.Module:
+    """Build the module and its workload, and call it once; UserError if a named backend computes none of it."""
     torch.manual_seed(0)
     module = case.subject.build(pattern, setting).to(setting.device)
     supported = getattr(module, "autocast_dtypes", tuple(DTYPES.values()))
     if setting.torch_dtype is not torch.float32 and setting.torch_dtype not in supported:
         raise UserError(f"does not support {setting.dtype} under autocast")
     case.has_projections = has_projections(module)
+    if setting.compile:
+        compile_calls(module)
     case.workload = (getattr(case.subject, "phases", {}) or PHASES)[phase](module, pattern, length, setting)
-    case.workload.call()
+    with kernels.used() as uses:  # by the replay of a graph, none is called
+        (case.workload.counted if phase.endswith("-graph") else case.workload.call)()
+    if case.backend and case.backend not in uses.names:
+        operations = ", ".join(uses.counts) or "none"
+        raise UserError(f"{case.backend} computes none of its operations ({operations})")
+    case.facts["backends"] = "; ".join(
+        f"{name}={'+'.join(counts)}{''.join(f' ({other}: {why})' for other, why in uses.refusals[name].items())}"
+        for name, counts in uses.counts.items()
+    )
+    return module
+
+
+def compile_calls(module: nn.Module) -> None:
+    """Compile the calls of the module for their shapes; the limits would end in calls that are not compiled."""
+    config = torch._dynamo.config
+    config.recompile_limit = config.accumulated_recompile_limit = 10**6  # all modules share the code of Module
+    module.compile(dynamic=False)
+
+
+def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Setting) -> None:
+    """Build the module, warm up with two calls, and measure peak memory and operations in one more call each.
+
+    On CUDA, also profile a call and measure the power of repeated ones.
+    """
+    module = build(case, pattern, phase, length, setting)
+    assert case.workload is not None
     once = seconds(case.workload.call, 1, setting.device)
     case.calls = min(MAX_CALLS, max(1, math.ceil(MIN_SECONDS / max(once, 1e-9))))
     state = case.workload.state_bytes
@@ -175,29 +229,62 @@ def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Sett
     case.bytes //= 1 if phase == "forward" else layers
     tokens, least = layers * case.workload.tokens, case.workload.least_bytes // layers
     case.workload = dataclasses.replace(case.workload, tokens=tokens, least_bytes=least)
-    with contextlib.suppress(Exception):  # kernels that cannot be traced are timed without a roofline
-        case.operations = count_operations(case.workload.counted)
+    with contextlib.suppress(Exception), torch.compiler.set_stance("force_eager" if setting.compile else "default"):
+        case.operations = count_operations(case.workload.counted)  # kernels that it cannot trace have no roofline
+    if setting.device == "cuda":
+        with contextlib.suppress(RuntimeError):  # the driver permits neither profiles nor power readings everywhere
+            observe(case, setting.batch_size * (DECODED if phase in DECODING else length) * layers)
+
+
+def observe(case: Case, tokens: int) -> None:
+    """Note the kernels of one call, and the power and energy of repeated calls with ``tokens`` tokens each."""
+    assert case.workload is not None
+    found = device_kernels(case.workload.call)
+    case.kernel_seconds = sum(map(sum, found.values()))
+    case.facts["device_kernels"] = "; ".join(f"{name} {len(times)}" for name, times in found.items())
+    if measured := power_and_energy(case.workload.call, case.calls):
+        watts, joules = measured
+        case.facts |= {"power": watts, "joules_per_token": joules / tokens}
 
 
 def sample(case: Case, setting: Setting) -> None:
     """Record the time of one round in seconds per call, or per token when decoding."""
     assert case.workload is not None
     case.samples.append(seconds(case.workload.call, case.calls, setting.device) / (case.calls * case.workload.tokens))
+    if setting.device == "cuda":
+        case.launches.append(launch_seconds(case.workload.call))
+
+
+def judge(case: Case, machine: Machine) -> None:
+    """Make a time a status if 90% of the rounds are faster than the roofline of the machine permits."""
+    if case.workload is None:
+        return
+    counted = work(case.workload, case.operations)
+    p90 = float(np.percentile(case.samples, 90))
+    roof, least = machine.least_seconds(counted.get("flops", 0), counted["least_bytes"])
+    if p90 < least:
+        case.status, case.workload = "impossible", None
+        case.detail = f"{p90 * 1e3:.3g} ms is less than the {least * 1e3:.3g} ms of the roofline ({roof})"
 
 
 def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) -> list[Cost]:
     """Return the costs, relative to baseline, projections and the fastest third-party implementation."""
     measured = {case.subject.label: case for case in cases if case.workload is not None}
-    baseline, projections = measured.get(BASELINES[0]), measured.get(PROJECTIONS)
+    softmax = [measured[label] for label in SOFTMAX if label in measured]
+    baseline, projections = fastest(softmax), measured.get(PROJECTIONS)
     costs = []
     for case in cases:
-        facts: dict[str, Any] = {"status": case.status, "detail": case.detail}
+        facts: dict[str, Any] = {"status": case.status, "detail": case.detail, **case.facts}
         if case.workload is not None:
             p10, median, p90 = map(float, np.percentile(case.samples, (10, 50, 90)))
             facts |= {"seconds": median, "bytes": case.bytes, "p10": p10, "p90": p90}
-            facts["relative_to_softmax"] = ratio(case.samples, baseline.samples) if baseline else None
+            if baseline:
+                facts["fastest_softmax"] = baseline.subject.label
+                facts["relative_to_softmax"] = ratio(case.samples, baseline.samples)
+            if projections and case is not projections:
+                facts["seconds_without_projections"] = part(case, projections)
             facts["relative_to_softmax_without_projections"] = part_ratio(case, baseline, projections)
-            facts |= work(case.workload, case.operations)
+            facts |= work(case.workload, case.operations) | launching(case, case.workload.tokens)
             if rival := fastest_implementation(case, measured):
                 facts["best_third_party"] = rival.subject.label
                 facts["speedup_vs_third_party"] = ratio(rival.samples, case.samples)
@@ -218,12 +305,12 @@ def cost_of(subject: Subject, pattern: Pattern, phase: str, length: int, facts: 
 
 def work(workload: Workload, operations: Operations | None) -> dict[str, Any]:
     """Return kernels, operations and memory traffic per call, or per token when decoding, if all are counted."""
+    least = {"least_bytes": workload.least_bytes}
     if operations is None or operations.unknown or operations.foreign:
-        return {"kernels": " ".join(sorted(operations.foreign)) if operations else ""}
-    return {
+        return least | {"kernels": " ".join(sorted(operations.foreign)) if operations else ""}
+    return least | {
         "flops": workload.passes * operations.flops // workload.tokens,
         "product_flops": workload.passes * operations.products // workload.tokens,
-        "least_bytes": workload.least_bytes,
         "moved_bytes": operations.moved // workload.tokens,
     }
 
@@ -232,7 +319,24 @@ def fastest_implementation(case: Case, measured: Mapping[str, Case]) -> Case | N
     """Return the third-party implementation of this attention with the smallest median."""
     label = case.subject.label
     others = [other for other in measured.values() if getattr(other.subject, "compared_with", "") == label]
-    return min(others, key=lambda other: float(np.median(other.samples)), default=None)
+    return fastest(others)
+
+
+def fastest(cases: Iterable[Case]) -> Case | None:
+    """Return the case with the smallest median, if there is any."""
+    return min(cases, key=lambda case: float(np.median(case.samples)), default=None)
+
+
+def launching(case: Case, tokens: int) -> dict[str, Any]:
+    """Return the time of the host and the share of a call in which kernels run; empty on a CPU."""
+    if not case.launches:
+        return {}
+    host, wall = map(float, np.median(case.launches, axis=0))
+    facts: dict[str, Any] = {"host_seconds": host / tokens}
+    if case.kernel_seconds:
+        facts["busy"] = case.kernel_seconds / max(case.kernel_seconds, wall)
+        facts |= {"detail": LAUNCH_BOUND} if facts["busy"] < BUSY else {}
+    return facts
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> float:
@@ -240,15 +344,19 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> float:
     return float(np.median(np.divide(above, below)))
 
 
+def part(case: Case, projections: Case) -> float:
+    """Return the median seconds of the attention part: those above the projections in the same round."""
+    return float(np.median(np.subtract(case.samples, projections.samples if case.has_projections else 0.0)))
+
+
 def part_ratio(above: Case | None, below: Case | None, projections: Case | None) -> float | None:
-    """Return the ratio of the attention parts: median seconds minus those of the projections in the same round.
+    """Return the ratio of the attention parts.
 
     None if a case is missing, or a part is not positive due to noise.
     """
     if above is None or below is None or projections is None:
         return None
-    maps = [projections.samples if case.has_projections else 0.0 for case in (above, below)]
-    over, under = (float(np.median(np.subtract(case.samples, x))) for case, x in zip((above, below), maps, strict=True))
+    over, under = part(above, projections), part(below, projections)
     return over / under if min(over, under) > 0 else None
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
-from cab.efficiency.cost import DECODING, Cost
+from cab.efficiency.cost import BUSY, DECODING, LAUNCH_BOUND, Cost
 from cab.files.text_table import text_table
 
 MEMORY_IS = {
@@ -20,6 +20,9 @@ ABOVE_ROOF = (
     "the measurement of the rates."
 )
 """Note on roofline shares above 1."""
+
+LAUNCHES = f"* {LAUNCH_BOUND}: kernels run for less than {BUSY:.0%} of a call, which waits for the host."
+"""Note on marked times."""
 
 Text = Callable[[Cost], str]
 
@@ -36,7 +39,7 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
     size = f"{facts.packed} lengths, " if facts.packed else ""
     size += f"batch {facts.batch_size}, width {facts.embed_dim}, {facts.num_heads} heads"
     threads = f", {facts.threads} thread{'s' * (facts.threads > 1)}" if facts.device == "cpu" else ""
-    where = f"{facts.hardware}, {facts.dtype}{threads}"
+    where = f"{facts.hardware}, {facts.dtype}{threads}{', torch.compile' * bool(facts.compiled)}"
     how, memory = f"median of {facts.repeats} interleaved rounds", MEMORY_IS.get(facts.device, "")
     if facts.protocol == "paper":
         how = f"protocol paper: mean of the middle half of {facts.repeats} unsynchronized calls"
@@ -52,12 +55,20 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
         yield table("steps per second (relative to vanilla)", f"two-layer classifier; {how}", _speed)
         yield table("MiB (relative to vanilla)", memory, lambda cost: _memory(cost, vanilla.get(cost.length)))
         return
-    if facts.phase in DECODING:
-        yield table("ms per token after a prefix", how, _time)
+    is_decoding = facts.phase in DECODING
+    others = {cost.fastest_softmax for cost in costs} - {"", "vanilla"}
+    softmax = "the fastest softmax kernel" if others else "vanilla"
+    times = table("ms per token after a prefix" if is_decoding else f"ms per call (relative to {softmax})", how, _time)
+    yield f"{times}\n{LAUNCHES}" if any(cost.detail == LAUNCH_BOUND for cost in costs) else times
+    if is_decoding:
         yield table("KiB of state", "all rows of the batch", lambda cost: f"{(cost.bytes or 0) / 2**10:.1f}")
     else:
-        yield table("ms per call (relative to vanilla)", how, _time)
         yield table("MiB", memory, lambda cost: f"{(cost.bytes or 0) / 2**20:.1f}")
+    if any(cost.host_seconds for cost in costs):
+        yield table("ms of the host / % of the call in which kernels run / watts / mJ per token", how, _gpu)
+    if changed := [cost for cost in costs if cost.change or (cost.bytes_vs_former or 1.0) != 1.0]:
+        note = "times whose percentiles do not overlap"
+        yield table("changes from the earlier table: time / memory ratio", note, _change, changed)
     counted = [cost for cost in costs if cost.roof_share is not None]
     if counted:
         rates = [(cost.matmul_rate or 0) / 1e9 for cost in counted], [(cost.bandwidth or 0) / 1e9 for cost in counted]
@@ -90,7 +101,8 @@ def grid(costs: Sequence[Cost], cell: Text, name: Text) -> str:
 
 
 def _time(cost: Cost) -> str:
-    return f"{(cost.seconds or 0) * 1e3:.3g}{_ratio(cost.relative_to_softmax)}"
+    mark = "*" if cost.detail == LAUNCH_BOUND else ""
+    return f"{(cost.seconds or 0) * 1e3:.3g}{_ratio(cost.relative_to_softmax)}{mark}"
 
 
 def _speed(cost: Cost) -> str:
@@ -107,6 +119,16 @@ def _ratio(ratio: float | None) -> str:
 
 def _roof(cost: Cost) -> str:
     return "-" if cost.roof_share is None else f"{100 * cost.roof_share:.0f} {cost.roof[0]}"
+
+
+def _gpu(cost: Cost) -> str:
+    factors = (cost.host_seconds, 1e3), (cost.busy, 100), (cost.power, 1), (cost.joules_per_token, 1e3)
+    return " / ".join("-" if x is None else f"{x * factor:.3g}" for x, factor in factors)
+
+
+def _change(cost: Cost) -> str:
+    time = f"{cost.seconds_vs_former:.2f}" if cost.change else "-"
+    return f"{time} / {cost.bytes_vs_former:.2f}" if cost.bytes_vs_former else time
 
 
 def _third_party(cost: Cost) -> str:

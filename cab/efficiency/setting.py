@@ -35,6 +35,7 @@ class Setting:
         packed: distribution of the lengths of packed sequences (:func:`cab.efficiency.packed.sequence_lengths`);
             empty for sequences of equal length.
         time_limit: seconds for all calls of a module at one length.
+        compile: whether modules are compiled with torch.compile.
 
     Raises:
         UserError: sizes below 1, a time limit that is not positive, embed_dim not divisible by num_heads, or an
@@ -49,6 +50,7 @@ class Setting:
     repeats: int = 5
     packed: str = ""
     time_limit: float = 600.0
+    compile: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "embed_dim", "num_heads", "repeats"):

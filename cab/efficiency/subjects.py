@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,12 @@ from cab.verification.suite import subject_of
 
 BASELINES = ("vanilla", "eager")
 """Softmax attention, fused and materialized; included in every measurement."""
+
+FUSED = ("flash", "cudnn", "efficient")
+"""Backends of softmax attention on CUDA."""
+
+SOFTMAX = (BASELINES[0], *(f"{BASELINES[0]}@{backend}" for backend in FUSED))
+"""Labels of fused softmax attention; other subjects are relative to the fastest that is measured."""
 
 PROJECTIONS = "projections"
 
@@ -60,6 +66,12 @@ class AttentionSubject:
     kind: str = "attention"
     phases: Mapping[str, Callable[..., Workload]] = field(default_factory=dict)
     """Workloads other than :data:`cab.efficiency.workload.PHASES`."""
+    backend: str = ""
+    """Backend of :mod:`cab.kernels` that must compute it; empty for the default choice."""
+
+    def on(self, backend: str) -> Self:
+        """Return the subject computed by a named backend."""
+        return dataclasses.replace(self, label=f"{self.label}@{backend}", backend=backend)
 
     @classmethod
     def parse(cls, text: str) -> AttentionSubject:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from cab.efficiency.cost import CAUSAL
 from cab.efficiency.setting import Setting
 from cab.errors import UserError
 from cab.patterns import Pattern
+from cab.verification.growth import peak_bytes
 
 DECODED = 64
 """Number of decoded tokens, sufficient to include the growth of caches in blocks."""
@@ -40,7 +42,7 @@ class Workload:
     Args:
         call: performs the work once.
         tokens: number of tokens it decodes.
-        state_bytes: size of the decoding state.
+        state_bytes: size of the decoding state, or the peak memory of a graph, which its replays do not allocate.
         counted: call whose operations are counted.
         passes: factor on the counted operations.
         least_bytes: bytes of inputs, outputs, weights and state, each counted once (per token when decoding).
@@ -89,6 +91,13 @@ def forward(
     inputs = make(pattern, length, setting)
     call = inference(bound(module.eval(), inputs), setting)
     return Workload(call, counted=call, least_bytes=least_bytes(module, inputs))
+
+
+def forward_graph(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
+    """Return the workload of :func:`forward` as one CUDA graph."""
+    workload = forward(module, pattern, length, setting)
+    graph = capture_graph(workload.call)
+    return dataclasses.replace(workload, call=graph, state_bytes=peak_bytes(workload.call, setting.device))
 
 
 def inference(output_of: Callable[[], Tensor], setting: Setting) -> Callable[[], Tensor]:
@@ -235,7 +244,7 @@ class CudaGraphStep:
             self.state[name].copy_(x)
 
 
-def capture_graph(call: Callable[[], None]) -> Callable[[], None]:
+def capture_graph(call: Callable[[], object]) -> Callable[[], None]:
     """Capture ``call`` as a CUDA graph and return its replay function."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -251,6 +260,7 @@ def capture_graph(call: Callable[[], None]) -> Callable[[], None]:
 
 PHASES: dict[str, Callable[[nn.Module, Pattern, int, Setting], Workload]] = {
     "forward": forward,
+    "forward-graph": forward_graph,
     "forward+backward": forward_backward,
     "prefill": prefill,
     "decode": decode,

@@ -1,4 +1,4 @@
-"""When the kernels of flash-linear-attention are taken, and that they then compute what our forms do."""
+"""The backend fla: when it computes a layer, and that it computes what the references do."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from attentions.bases.recurrent import Recurrent
-from attentions.kernels import fla_kernels
+from attentions.kernels.recurrence import recurrence
 from cab import build_attention
+from cab.kernels import used
 from cab.registry.registries import ATTENTIONS
 from tests.helpers.attentions.agreement import with_output
 from tests.helpers.attentions.interpreter import needs_triton
@@ -31,48 +32,27 @@ def test_they_compute_what_ours_do() -> None:
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in ATTENTIONS if issubclass(entry.cls, Recurrent)])
-def test_a_layer_in_bfloat16_computes_by_the_form_that_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours stands in the place of theirs, and in the place of ours what must not be called."""
-    module = with_output(build_attention(name, pattern="CS", embed_dim=32, num_heads=2))
-    x = torch.randn(2, 70, 32)
+def test_a_layer_in_bfloat16_is_computed_by_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what is in their place, and in float32 and for short sequences by PyTorch."""
+    module = with_output(build_attention(name, pattern="CS", embed_dim=64, num_heads=2))
     assert isinstance(module, Recurrent)
-    ours, theirs = module.forms
-    assert theirs is getattr(fla_kernels, getattr(ours, "func", ours).__name__)
+    operation, x = module.operation, torch.randn(2, 70, 64)
+    (backend,) = operation.backends
+    assert backend.name == "fla"
     with torch.autocast("cpu", torch.bfloat16):
         expected = module(x)
-        monkeypatch.setattr(fla_kernels, "can_use_kernels", lambda _value, _state, inputs: inputs is torch.bfloat16)
-        monkeypatch.setattr(type(module), "forms", (None, ours))
-        assert torch.equal(module(x), expected)
+    here = {"device": "cpu", "run": operation.reference, "is_installed": True, "is_deterministic": True}
+    for field, value in here.items():
+        monkeypatch.setattr(backend, field, value)
+    for inputs, dtype, reason in ((x, torch.bfloat16, ""), (x, None, "float32"), (x[:, :63], torch.bfloat16, "fewer")):
+        with torch.autocast("cpu", dtype, enabled=dtype is not None), used() as uses:
+            output = module(inputs)
+        assert uses.counts[operation.name] == {"pytorch" if reason else "fla": 1}
+        assert not reason or uses.refusals[operation.name]["fla"].startswith(reason)
+        assert inputs is not x or dtype is None or torch.equal(output, expected)
 
 
-class OnCuda:
-    """What is asked of a tensor there."""
-
-    def __init__(self, *shape: int, cuda: bool = True) -> None:
-        self.shape = shape
-        self.is_cuda = cuda
-
-
-def taken(value: OnCuda, state: OnCuda, inputs: torch.dtype = torch.bfloat16) -> bool:
-    return fla_kernels.can_use_kernels(value, state, inputs)  # type: ignore[arg-type]
-
-
-def test_when_they_can_use_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fla_kernels, "HAS_FLA", True)
-    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
-    value, state = OnCuda(2, 4, 64, 64), OnCuda(2, 4, 64, 64)
-    assert taken(value, state)
-    assert not taken(value, state, torch.float32)
-    assert not taken(value, state, torch.float16)
-    assert not taken(OnCuda(2, 4, 64, 64, cuda=False), state)
-    assert not taken(OnCuda(2, 4, 63, 64), state)
-    assert not taken(value, OnCuda(2, 4, 15, 64))
-    assert not taken(value, OnCuda(2, 4, 64, 257))
-    for module, name, answer in (
-        (torch, "are_deterministic_algorithms_enabled", lambda: True),
-        (torch.compiler, "is_compiling", lambda: True),
-        (fla_kernels, "HAS_FLA", False),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, answer)
-            assert not taken(value, state)
+@pytest.mark.parametrize(("keys", "values", "refused"), [(16, 256, False), (15, 64, True), (64, 257, True)])
+def test_widths_without_a_kernel(keys: int, values: int, refused: bool) -> None:
+    state = torch.zeros(1, 1, keys, values)
+    assert (recurrence.backends[0].refuses(state) is not None) is refused

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from attentions import efficient
-from attentions.kernels import causal_abc, delta_rule as delta_rules, recurrence as recurrences
+from attentions.kernels import causal_abc
 from attentions.kernels.delta_rule import BLOCK, WIDEST, delta_rule, delta_rule_chunked
 from attentions.kernels.recurrence import block_recurrence
 from cab import build_attention
 from cab.efficiency.operations import count_operations
+from cab.kernels import use
 from tests.helpers.attentions.agreement import assert_compiles, assert_forms_agree, make
-from tests.helpers.attentions.interpreter import compiled, interpreted, needs_triton
+from tests.helpers.attentions.interpreter import compiled, interpreted, needs_triton, run_on_a_cpu
 from tests.helpers.attentions.trust import slow_unless_new
 
 SHARED_MEMORY = 227 * 1024
@@ -41,8 +42,7 @@ def _fused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("recurrence_kernel", "delta_rule_kernel"):
         monkeypatch.setattr(triton_kernels, name, interpreted(getattr(triton_kernels, name)))
-    for module in (recurrences, causal_abc, delta_rules):
-        monkeypatch.setattr(module, "uses_triton", lambda _: True)
+    run_on_a_cpu("triton", monkeypatch)
 
 
 def with_gradients(function: Callable[..., tuple[Tensor, ...]], inputs: Inputs) -> list[Tensor]:
@@ -105,32 +105,31 @@ def test_the_kernel_is_the_loop(
     dtype: torch.dtype,
     kinds: tuple[str, ...],
     error: float,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """States of fewer numbers than a program holds, and of more; bfloat16 is summed in float32."""
     cases = [[None if x is None else x.to(dtype) for x in case(shape, kind)] for kind in kinds]
-    results = [with_gradients(function, inputs) for inputs in cases]
-    for module in (recurrences, delta_rules):
-        monkeypatch.setattr(module, "uses_triton", lambda _: False)
-    for result, inputs in zip(results, cases, strict=True):
+    for inputs in cases:
+        with use("triton"):
+            result = with_gradients(function, inputs)
         assert all(x.dtype is dtype for x in result)
-        assert_near(result, with_gradients(function, upcast(inputs)), error)
+        with use("pytorch"):
+            assert_near(result, with_gradients(function, upcast(inputs)), error)
 
 
 def test_states_too_wide_for_the_kernel_go_a_step_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel, which is not interpreted here, would refuse tensors of the CPU."""
-    monkeypatch.setattr(delta_rules, "uses_triton", lambda _: True)
+    run_on_a_cpu("triton", monkeypatch)
     query, key, value = (torch.randn(1, 1, 3, width) for width in (WIDEST + 1, WIDEST + 1, 2))
     output, _ = delta_rule(query, key, value, torch.rand(1, 1, 3), None, torch.zeros(1, 1, WIDEST + 1, 2))
     assert output.isfinite().all()
 
 
 @pytest.mark.usefixtures("_fused")
-def test_what_the_kernel_computes_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_kernel_computes_is_counted() -> None:
     module, x = build_attention("deltanet", pattern="CS", embed_dim=24, num_heads=3), torch.randn(2, BLOCK + 5, 24)
     count = count_operations(lambda: module(x))
-    monkeypatch.setattr(delta_rules, "uses_triton", lambda _: False)
-    unfused = count_operations(lambda: module(x))
+    with use("pytorch"):
+        unfused = count_operations(lambda: module(x))
     assert (count.products, count.others, count.moved) == (unfused.products, unfused.others, unfused.moved)
     assert count.products
     assert not count.unknown

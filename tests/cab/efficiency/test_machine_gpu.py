@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
 
 from cab.cli.main import main
-from cab.efficiency import benchmark, machine
+from cab.efficiency import benchmark, gpu, machine, protocols
 from cab.efficiency.benchmark import Plan, measure
-from cab.efficiency.cost import Cost
-from cab.efficiency.machine import Machine, clock_facts, refuse_when_shared
+from cab.efficiency.cost import LAUNCH_BOUND, Cost
+from cab.efficiency.gpu import clock_facts, refuse_when_shared
+from cab.efficiency.machine import Machine
+from cab.efficiency.protocols import measure_length
+from cab.efficiency.report import LAUNCHES, tables
 from cab.efficiency.setting import Setting
+from cab.efficiency.subjects import AttentionSubject
+from cab.efficiency.workload import DECODED, Workload
 from cab.patterns import Pattern
 
 SMI = """#!/bin/sh
@@ -73,38 +85,218 @@ def test_the_command_asks_before_it_measures(
     assert len(measured) == 1
 
 
-class Events:
-    """What happens on a device on which every call takes two milliseconds, and writing over its cache fifty."""
+class Gpu:
+    """A host that queues kernels, and a device that runs them one after another; times in seconds."""
+
+    LAUNCH, FLUSH = 5e-6, 50e-6
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.log: list[str] = []
-        self.now = 0.0
-        patch.setattr(machine, "second_level_cache", lambda: SimpleNamespace(zero_=lambda: self.happen("flush", 50.0)))
-        patch.setattr(torch.cuda, "synchronize", lambda *_: self.log.append("wait"))
+        self.host = self.device = 0.0
+        self.kernels: list[FunctionEvent] = []
+        cache = SimpleNamespace(zero_=lambda: self.launch("flush", self.FLUSH), numel=lambda: 2 * 1000)
+        patch.setattr(machine, "second_level_cache", lambda: cache)
+        patch.setattr(machine, "profile", self.profile)
         patch.setattr(machine, "Event", lambda **_: Event(self))
+        patch.setattr(torch.cuda, "synchronize", self.wait)
+        for module in (machine, gpu):
+            patch.setattr(module, "perf_counter", lambda: self.host)
 
-    def happen(self, what: str, milliseconds: float) -> None:
-        self.log.append(what)
-        self.now += milliseconds
+    def launch(self, name: str, seconds: float) -> None:
+        self.log.append(name)
+        self.host += self.LAUNCH
+        begin = max(self.host, self.device)
+        self.device = begin + seconds
+        times = {"start_us": begin * 1e6, "end_us": self.device * 1e6}
+        self.kernels.append(FunctionEvent(0, name, 0, **times, device_type=DeviceType.CUDA))
+
+    def wait(self, *_: object) -> None:
+        self.log.append("wait")
+        self.host = max(self.host, self.device)
+
+    @contextlib.contextmanager
+    def profile(self, **_: object) -> Iterator[Any]:
+        self.kernels.clear()
+        call = {"start_us": 0.0, "end_us": 1e6}
+        region = FunctionEvent(0, "kernels of fla", 0, **call, device_type=DeviceType.CUDA, is_user_annotation=True)
+        yield SimpleNamespace(events=lambda: [*self.kernels, region, FunctionEvent(1, "aten::mm", 0, **call)])
 
 
 class Event:
-    def __init__(self, device: Events) -> None:
+    def __init__(self, device: Gpu) -> None:
         self.device = device
 
     def record(self) -> None:
-        self.device.happen("event", 0.0)
-        self.at = self.device.now
+        self.device.log.append("event")
+        self.at = max(self.device.host, self.device.device)
 
     def elapsed_time(self, other: Event) -> float:
-        return other.at - self.at
+        return 1e3 * (other.at - self.at)
 
 
 def test_only_the_call_is_timed_each_with_a_cold_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Events(monkeypatch)
-    seconds = machine.seconds(lambda: device.happen("call", 2.0), 3, "cuda")
-    assert seconds == pytest.approx(0.006)
+    device = Gpu(monkeypatch)
+    seconds = machine.seconds(lambda: device.launch("call", 2e-3), 3, "cuda")
+    assert seconds == pytest.approx(6e-3)
     assert device.log == ["wait", *["flush", "event", "call", "event"] * 3, "wait"]
+
+
+def test_time_of_the_host_ends_when_all_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Gpu(monkeypatch)
+    device.launch("earlier", 1.0)  # is not counted
+    queued, ended = machine.launch_seconds(lambda: [device.launch("call", 1e-3) for _ in range(3)])
+    assert queued == pytest.approx(3 * Gpu.LAUNCH)
+    assert ended == pytest.approx(Gpu.LAUNCH + 3e-3)
+
+
+def test_kernels_have_short_names_and_regions_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Gpu(monkeypatch)
+    names = [
+        "void at::native::(anonymous namespace)::cat<float, 4>(int)",
+        "nvjet_hsh_128x256_NT",
+        "cat",
+        "Memset (Device)",
+    ]
+    kernels = machine.device_kernels(lambda: [device.launch(name, 1e-6 * len(name)) for name in names])
+    assert {name: len(times) for name, times in kernels.items()} == {"cat": 2, "nvjet_hsh_128x256_NT": 1, "Memset": 1}
+    assert kernels["cat"] == pytest.approx([1e-6 * len(names[0]), 3e-6])
+    assert list(kernels) == ["cat", "nvjet_hsh_128x256_NT", "Memset"]  # the longest first
+
+
+class Steps:
+    """A module of which each call launches kernels of some seconds each."""
+
+    kind, patterns, complexity = "attention", tuple(Pattern), ""
+
+    def __init__(self, device: Gpu, label: str, kernels: list[float], tokens: int = 1) -> None:
+        self.label = label
+        call = partial(self.call, device, kernels)
+        self.phases = dict.fromkeys(("forward", "decode"), lambda *_: Workload(call, tokens, 100))
+
+    def call(self, device: Gpu, kernels: list[float]) -> None:
+        for seconds in kernels:
+            device.launch(self.label, seconds)
+
+    def build(self, *_: object) -> nn.Module:
+        return nn.Identity()
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(protocols, "power_and_energy", lambda *_: (500.0, 3.0))
+    return Gpu(monkeypatch)
+
+
+CUDA = {"batch_size": 2, "embed_dim": 8, "num_heads": 2, "device": "cuda"}
+
+
+def test_a_call_that_waits_for_launches_is_marked(cuda: Gpu) -> None:
+    """A hundred kernels of 1 us wait for 5 us each, those of 50 us do not."""
+    subjects = [Steps(cuda, "short", [1e-6] * 100), Steps(cuda, "long", [50e-6] * 100), Steps(cuda, "sum", [50e-6], 4)]
+    short, long, tokens = measure_length(subjects, Pattern.NS, "forward", 5, Setting(**CUDA, repeats=3))
+    assert short.host_seconds == long.host_seconds == pytest.approx(100 * Gpu.LAUNCH)
+    assert short.busy == pytest.approx(100e-6 / (100 * Gpu.LAUNCH + 1e-6))
+    assert long.busy == pytest.approx(5e-3 / (5e-3 + Gpu.LAUNCH))
+    assert (short.detail, long.detail) == (LAUNCH_BOUND, "")
+    assert short.status == "ok"
+    assert short.device_kernels == "short 100"
+    assert tokens.host_seconds == pytest.approx(Gpu.LAUNCH / 4)
+    assert (tokens.power, tokens.joules_per_token) == (500.0, pytest.approx(3.0 / (2 * 5)))
+    marked, other = tables([short, long]).split("\n\n")[0].splitlines()[3:5]
+    assert marked.endswith("*")
+    assert not other.endswith("*")
+    assert LAUNCHES in tables([short])
+    assert LAUNCHES not in tables([long])
+
+
+def test_energy_of_decoding_is_that_of_each_token(cuda: Gpu) -> None:
+    (cost,) = measure_length([Steps(cuda, "a", [1e-3], DECODED)], Pattern.CS, "decode", 5, Setting(**CUDA, repeats=1))
+    assert cost.joules_per_token == pytest.approx(3.0 / (2 * DECODED))
+
+
+def test_costs_of_a_cpu_have_no_columns_of_a_gpu() -> None:
+    setting = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=2)
+    (cost,) = measure_length([AttentionSubject.parse("vanilla")], Pattern.NS, "forward", 5, setting)
+    names = ("host_seconds", "busy", "power", "joules_per_token", "device_kernels", "clock", "temperature", "detail")
+    assert {getattr(cost, name) for name in names} == {None, ""}
+
+
+def test_others_are_relative_to_the_fastest_softmax_kernel(cuda: Gpu) -> None:
+    times = {"vanilla": 4e-3, "vanilla@flash": 2e-3, "vanilla@cudnn": 1e-3, "abc": 0.5e-3, "abc@pytorch": 3e-3}
+    subjects = [Steps(cuda, label, [seconds]) for label, seconds in times.items()]
+    costs = measure_length(subjects, Pattern.NS, "forward", 5, Setting(**CUDA, repeats=3))
+    assert {cost.fastest_softmax for cost in costs} == {"vanilla@cudnn"}
+    assert [cost.relative_to_softmax for cost in costs] == pytest.approx([4, 2, 1, 0.5, 3])
+    assert "ms per call (relative to the fastest softmax kernel)" in tables(costs)
+
+
+def test_every_shape_is_called_before_the_first_round(cuda: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(subjects: list[Steps], *_: object, **__: object) -> list[Cost]:
+        cuda.log.append(f"measure {len(subjects)}")
+        return []
+
+    monkeypatch.setattr(benchmark, "constants", lambda _: {})
+    monkeypatch.setattr(benchmark, "measure_length", measured)
+    monkeypatch.setattr(benchmark, "ProjectionsSubject", lambda: Steps(cuda, "maps", [1e-3]))
+    plan = Plan([], [Steps(cuda, "a", [1e-3])], [Pattern.NS], ["forward"], [5, 7], Setting(**CUDA))
+    list(measure(plan))
+    assert cuda.log == ["maps", "a", "maps", "a", "measure 2", "measure 2"]
+
+
+@pytest.mark.parametrize(("bytes_", "status"), [(1000 + 8999, "ok"), (1000 + 11_200, "impossible")])
+def test_a_time_below_the_roofline_is_a_status(cuda: Gpu, bytes_: int, status: str) -> None:
+    """Of a call of 1 s at 10,000 bytes/s, when 1,000 bytes fit into the cache; rates may be 10% too low."""
+    module = Machine(Setting(**CUDA, repeats=1))
+    module.products, module.copies = [1.0], [2 * machine.COPIED_BYTES["cuda"] / 10_000]
+    module.sample = lambda: None  # type: ignore[method-assign]
+    setting = Setting(**CUDA, repeats=2)
+    subject = Steps(cuda, "vanilla", [1.0])
+    subject.phases["forward"] = lambda *_: Workload(lambda: subject.call(cuda, [1.0]), 1, 1, least_bytes=bytes_)
+    subjects = [subject, Steps(cuda, "abc", [2.0])]
+    vanilla, abc = measure_length(subjects, Pattern.NS, "forward", 5, setting, machine=module)
+    assert vanilla.status == status
+    assert (vanilla.seconds is None) == (abc.relative_to_softmax is None) == (status == "impossible")
+    assert vanilla.detail == (
+        "" if status == "ok" else "1e+03 ms is less than the 1.01e+03 ms of the roofline (memory)"
+    )
+
+
+class Nvml(ModuleType):
+    """nvidia-ml-py of a GPU that draws ``watts``; its counter changes every 100 ms."""
+
+    NVMLError = RuntimeError
+
+    def __init__(self, device: Gpu, watts: float) -> None:
+        super().__init__("pynvml")
+        self.nvmlInit = lambda: None
+        self.nvmlDeviceGetHandleByUUID = lambda name: name
+        self.nvmlDeviceGetTotalEnergyConsumption = lambda _: int(1e3 * watts * (device.host // 0.1) * 0.1)
+
+
+def test_energy_is_read_where_the_counter_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Gpu(monkeypatch)
+    monkeypatch.setattr(gpu, "find_spec", lambda _: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="0f"))
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml(device, 400.0))
+    measured = gpu.power_and_energy(lambda: device.launch("call", 0.7e-3), 10)
+    assert measured == pytest.approx((400.0, 400.0 * 0.7e-3), rel=0.02)
+    assert device.host < 0.7
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml(device, 0.0))  # it never changes
+    assert gpu.power_and_energy(lambda: device.launch("call", 0.7e-3), 10) is None
+
+
+def test_power_without_the_package_is_that_of_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Gpu(monkeypatch)
+    monkeypatch.setattr(gpu, "find_spec", lambda _: None)
+    monkeypatch.setattr(gpu, "query", lambda _: device.log.append("query") or [["412.50"]])
+    watts, joules = gpu.power_and_energy(lambda: device.launch("call", 1e-3), 10)
+    assert (watts, joules) == pytest.approx((412.5, 0.4125), rel=0.02)
+    assert device.log[-12:] == [*["call"] * 10, "query", "wait"]  # while calls are queued
+    for answer in ([], [["[N/A]"]]):
+        monkeypatch.setattr(gpu, "query", lambda _, rows=answer: rows)
+        assert gpu.power_and_energy(lambda: device.launch("call", 1e-3), 10) is None
 
 
 @pytest.mark.usefixtures("smi")

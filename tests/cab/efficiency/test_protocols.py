@@ -109,6 +109,7 @@ def test_ratios_are_of_the_same_rounds() -> None:
     ]
     local = protocols.compare(cases, Pattern.NS, "forward", 7)[2]
     assert local.relative_to_softmax == pytest.approx(0.4)  # of 0.4, 0.4, 0.67
+    assert local.seconds_without_projections == 2.0  # of 1, 2, 5
     assert local.relative_to_softmax_without_projections == pytest.approx(2 / 8)
     assert local.best_third_party == "local@quick"
     assert local.speedup_vs_third_party == pytest.approx(2.0)  # of 2, 1.5, 5

@@ -18,10 +18,10 @@ from torch.nn import functional as F
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import _implicit_cvt
 
-from attentions.kernels import fla_kernels
-from attentions.kernels.delta_rule import delta_rule, generalized_delta_rule
+from attentions.kernels import delta_rule as delta_rules, fla_kernels
 from attentions.kernels.recurrence import recurrence
 from cab.efficiency.operations import count_operations
+from cab.kernels import Operation
 
 HEADS, KEYS, VALUES = 2, 18, 20
 
@@ -29,10 +29,14 @@ HEADS, KEYS, VALUES = 2, 18, 20
 @pytest.fixture(autouse=True)
 def _on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the interpreter lacks: it times no settings, its loops count in Python's numbers, it has no bare gather."""
+    import fla.ops.comba
     import fla.ops.delta_rule
+    import fla.ops.gated_delta_product
     import fla.ops.gated_delta_rule
+    import fla.ops.gdn2
     import fla.ops.generalized_delta_rule.dplr
     import fla.ops.gla
+    import fla.ops.kda
     import fla.ops.simple_gla  # noqa: F401
 
     monkeypatch.setattr(Autotuner, "run", with_the_first_setting)
@@ -66,6 +70,15 @@ def draw(kind: str, length: int) -> dict[str, Tensor | None]:
     if kind == "generalized":
         removal = F.normalize(torch.randn(keys), dim=-1)
         given |= {"removal": removal, "erasure": removal * torch.rand(keys), "log_decay": -0.6 * torch.rand(keys)}
+    elif kind == "product":  # three keys per token
+        given["query"] = given["query"][:, :, ::3]
+        given |= {"strength": 2 * torch.rand(keys[:3]), "log_decay": decay[:, :, ::3, 0]}
+    elif kind == "comba":
+        given |= {"removal": key * torch.rand(keys[:2])[..., None, None], "strength": torch.rand(keys[:3])}
+        given["log_decay"] = decay[..., 0]
+    elif kind in ("kda", "gated_2"):
+        strength = torch.rand(keys if kind == "gated_2" else (*keys[:3], 1))
+        given |= {"strength": strength, "log_decay": -0.6 * torch.rand(keys)}
     elif kind == "features":
         given["log_decay"] = decay
     elif kind == "heads":  # one query and key for all heads, one decay for all rows
@@ -86,26 +99,34 @@ def results(form: Callable[..., tuple[Tensor, Tensor]], given: dict[str, Tensor 
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "kind", "length", "factors"),
+    ("operation", "kind", "length", "factors"),
     [
-        (recurrence, fla_kernels.recurrence, "heads", 70, torch.float32),
-        (recurrence, fla_kernels.recurrence, "endless", 70, torch.float32),
-        (recurrence, fla_kernels.recurrence, "features", 70, torch.float32),
-        (delta_rule, fla_kernels.delta_rule, "gated", 70, torch.float32),
-        (delta_rule, fla_kernels.delta_rule, "plain", 70, torch.float16),  # refuses float32
-        (generalized_delta_rule, fla_kernels.generalized_delta_rule, "generalized", 37, torch.float32),
+        (recurrence, "heads", 70, torch.float32),
+        (recurrence, "endless", 70, torch.float32),
+        (recurrence, "features", 70, torch.float32),
+        (delta_rules.delta_rule, "gated", 70, torch.float32),
+        (delta_rules.delta_rule, "plain", 70, torch.float16),  # refuses float32, as does delta_product
+        (delta_rules.generalized_delta_rule, "generalized", 37, torch.float32),
+        (delta_rules.kda, "kda", 70, torch.float32),
+        (delta_rules.gated_delta_rule_2, "gated_2", 70, torch.float32),
+        (delta_rules.comba, "comba", 70, torch.float32),
+        (delta_rules.delta_product, "product", 69, torch.float16),
     ],
-    ids=lambda x: getattr(x, "__name__", str(x)),
+    ids=lambda x: getattr(x, "name", str(x)),
 )
 @pytest.mark.filterwarnings("ignore:ChunkDeltaRuleFunction does not support float32")
-def test_an_operator(
-    ours: Any, theirs: Any, kind: str, length: int, factors: torch.dtype, monkeypatch: pytest.MonkeyPatch
+def test_an_operation(
+    operation: Operation[..., tuple[Tensor, Tensor]],
+    kind: str,
+    length: int,
+    factors: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A length that is no whole number of blocks, widths that are no powers of two."""
     monkeypatch.setattr(fla_kernels, "FACTORS", factors)
     given = draw(kind, length)
-    found = results(theirs, given)
-    expected = results(ours, {name: None if x is None else x.double() for name, x in given.items()})
+    found = results(operation.backends[0].run, given)
+    expected = results(operation.reference, {name: None if x is None else x.double() for name, x in given.items()})
     for got, wanted in zip(found, expected, strict=True):
         assert got.dtype is torch.float32
         assert (got - wanted).norm() <= (1e-4 if factors is torch.float32 else 1e-2) * wanted.norm()

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from cab import kernels
+
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton, which make setup installs on Linux")
 
 
@@ -16,6 +18,14 @@ def interpreted(kernel: Any) -> Any:
     from triton.runtime.interpreter import InterpretedFunction
 
     return InterpretedFunction(kernel.fn)
+
+
+def run_on_a_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the backends of this name compute on a CPU instead of CUDA, in every operation."""
+    for operation in kernels.operations():
+        for backend in operation.backends:
+            if backend.name == name:
+                monkeypatch.setattr(backend, "device", "cpu")
 
 
 def compiled(
