@@ -9,6 +9,7 @@ import contextlib
 import copy
 import dataclasses
 import gc
+import re
 import tempfile
 import time
 import warnings
@@ -24,14 +25,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from cab import kernels as backends
 from cab.cli.main import main as cab
 from cab.config.compose import compose
+from cab.efficiency import gpu
 from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import Cost, write_costs
-from cab.efficiency.machine import Machine, query, seconds
-from cab.efficiency.operations import count_operations
+from cab.efficiency.machine import Machine, seconds
 from cab.efficiency.setting import Setting
-from cab.efficiency.subjects import AttentionSubject
+from cab.efficiency.subjects import FUSED, AttentionSubject
 from cab.efficiency.third_party import find_implementations
 from cab.efficiency.workload import capture_graph
 from cab.errors import first_line
@@ -55,6 +57,7 @@ def start(device: str) -> None:
     if device == "cuda":
         if find_spec("triton") is not None:
             tune_quickly()
+        gpu.POWER_SECONDS = 0.1  # every attention is measured in several tables
         torch.cuda.synchronize()
 
 
@@ -79,7 +82,7 @@ def machine(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
     """Return the versions of packages, and clocks, power and temperature of the GPU."""
     facts = {**versions(), **hardware(torch.device(device)), **revision()}
     facts |= {"CUDA": torch.version.cuda, "cuDNN": torch.backends.cudnn.version()}
-    found = query(f"--query-gpu={GPU_FACTS}")
+    found = gpu.query(f"--query-gpu={GPU_FACTS}")
     facts |= dict(zip(GPU_FACTS.split(","), found[0], strict=False)) if found else {}
     return [{"fact": name, "value": str(value)} for name, value in facts.items()]
 
@@ -154,40 +157,35 @@ def _softmax_rates(device: str) -> Iterator[tuple[str, float, str]]:
 
 
 def correctness(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
-    """Return the errors of a layer in bfloat16 against its float64 form, with its kernels and without them."""
-    return [row for width in (64, 128) for row in _errors(item, width, device)]
+    """Return the errors of a layer in bfloat16 against float64: with its kernels, and of the readable form."""
+    lengths = (131, 1030) if device == "cuda" else (131,)
+    return [_errors(item, width, length, device) for width in (64, 128) for length in lengths]
 
 
-def _errors(name: str, width: int, device: str, heads: int = 2) -> Iterator[Row]:
+def _errors(name: str, width: int, length: int, device: str, heads: int = 2) -> Row:
     torch.manual_seed(0)
     layer = make_attention(Spec(name, {}), Pattern.CS, embed_dim=heads * width, num_heads=heads).to(device).eval()
-    for length in (131, 1030) if device == "cuda" else (131,):
-        x = torch.randn(2, length, heads * width, device=device)
+    x = torch.randn(2, length, heads * width, device=device)
+    with backends.use("pytorch"):
         wanted = _outputs(copy.deepcopy(layer).double(), x.double(), device)
-        found = {"kernels": _outputs(layer, x, device)}
-        with _deterministic():  # which kernels of other packages are not
-            found["PyTorch"] = _outputs(layer, x, device)
-        for form, tensors in found.items():
-            largest = max(range(len(wanted)), key=lambda i: _relative(tensors[i], wanted[i]))
-            where = ["output", "input", *(name for name, _ in layer.named_parameters())][largest]
-            yield {
-                "attention": name,
-                "width": width,
-                "tokens": length,
-                "form": form,
-                "output": _relative(tensors[0], wanted[0]),
-                "worst": _relative(tensors[largest], wanted[largest]),
-                "of": where,
-            }
+        readable = [_relative(*pair) for pair in zip(_outputs(layer, x, device), wanted, strict=True)]
+    with backends.used() as uses:
+        errors = [_relative(*pair) for pair in zip(_outputs(layer, x, device), wanted, strict=True)]
+    worst = max(range(len(errors)), key=lambda i: errors[i] / max(readable[i], 1e-12))
+    return {
+        "attention": name,
+        "width": width,
+        "tokens": length,
+        "backends": _text(uses),
+        "output": errors[0],
+        "of PyTorch": readable[0],
+        "worst ratio": errors[worst] / max(readable[worst], 1e-12),
+        "at": ["output", "input", *(name for name, _ in layer.named_parameters())][worst],
+    }
 
 
-@contextlib.contextmanager
-def _deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
+def _text(uses: backends.Uses) -> str:
+    return "; ".join(f"{operation}={'+'.join(counts)}" for operation, counts in sorted(uses.counts.items()))
 
 
 def _outputs(layer: nn.Module, x: Tensor, device: str) -> list[Tensor]:
@@ -205,43 +203,39 @@ def _relative(found: Tensor, wanted: Tensor) -> float:
 
 
 def kernels(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
-    """Return the packages whose kernels each attention of a pattern calls, if any, per precision."""
+    """Return the backends that compute the operations of each attention of a pattern, per precision."""
     rows: list[Row] = []
     pattern = Pattern.parse(item)
     names = [entry.name for entry in ATTENTIONS.load() if pattern in entry.patterns] if device == "cuda" else ["gla"]
     for name in names:
+        row: dict[str, object] = {"attention": name, "pattern": item}
         for dtype in ("float32", "bfloat16"):
             setting = Setting(2, 256, 2, device=device, dtype=dtype)
             try:
                 module = AttentionSubject.parse(name).build(pattern, setting).to(device).eval()
                 x = torch.randn(2, 512, 256, device=device, dtype=setting.torch_dtype)
-                with setting.autocast():
-                    packages = count_operations(lambda module=module, x=x: module(x)).foreign
-                rows.append({"attention": name, "pattern": item, "dtype": dtype, "kernels": " ".join(sorted(packages))})
+                with setting.autocast(), torch.no_grad(), backends.used() as uses:
+                    module(x)
+                row[dtype] = _text(uses)
             except Exception as error:
-                rows.append({"attention": name, "pattern": item, "dtype": dtype, "kernels": first_line(error)[:80]})
+                row[dtype] = first_line(error)[:80]
+        rows.append(row)
     return rows
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
 
-COLUMNS = {
-    "forward": "forward",
-    "forward+backward": "both",
-    "decode": "eager",
-    "decode-graph": "graph",
-}
+COLUMNS = {"forward": "forward", "forward-graph": "graph", "forward+backward": "both"}
+COLUMNS |= {"decode": "step", "decode-graph": "graph"}
 """Columns of the phases in the printed table."""
 
 
 def costs(item: str, device: str, folder: Path) -> list[Row]:
-    """Return the times of an attention, of its third-party forms and of softmax attention, at a number of tokens."""
-    lengths = (4096, 16384) if device == "cuda" else (64,)
-    rows = []
-    for length in lengths:
-        setting = _setting(device, 32_768 // length)
-        rows += _costs(item, setting, ("forward", "forward+backward"), length, folder)
-    return rows
+    """Return the times of an attention, of its readable form, of its third-party layer, and of softmax attention."""
+    if device == "cpu":
+        return _costs(item, _setting(device, 1), ("forward", "forward+backward"), 64, folder)
+    short = _costs(item, _setting(device, 8), ("forward", "forward-graph", "forward+backward"), 4096, folder)
+    return short + _costs(item, _setting(device, 2), ("forward", "forward+backward"), 16_384, folder)
 
 
 def decoding(item: str, device: str, folder: Path) -> list[Row]:
@@ -252,38 +246,40 @@ def decoding(item: str, device: str, folder: Path) -> list[Row]:
 
 def _setting(device: str, batch_size: int) -> Setting:
     if device == "cuda":
-        return Setting(batch_size, device=device, dtype="bfloat16", repeats=10, time_limit=30.0)
+        return Setting(batch_size, device=device, dtype="bfloat16", repeats=5, time_limit=20.0)
     return Setting(1, embed_dim=64, num_heads=2, repeats=1)
 
 
 def _costs(name: str, setting: Setting, phases: Sequence[str], length: int, folder: Path) -> list[Row]:
-    subjects = [AttentionSubject.parse(text) for text in dict.fromkeys(("vanilla", name))]
-    others = []
-    if "forward" in phases and setting.device == "cuda":
-        others = [other for other in find_implementations(subjects[-1:])[0] if "naive" not in other.name]
-    plan = Plan(subjects, others, [Pattern.CS], phases, [length], setting)
+    """Return one row per form of an attention; all columns of its costs are in a file of their own."""
+    subject, softmax = AttentionSubject.parse(name), AttentionSubject.parse("vanilla")
+    named = [] if subject == softmax or "decode" in phases or length > 4096 else ["pytorch"]
+    if subject == softmax and "decode" not in phases and setting.device == "cuda":
+        named = [*FUSED]
+    subjects = [subject] if subject == softmax else [softmax, subject]
+    found = find_implementations([subject])[0] if "forward" in phases and setting.device == "cuda" else []
+    others = [other for other in found if other.name == "fla-layer"]
+    plan = Plan([*subjects, *map(subject.on, named)], others, [Pattern.CS], phases, [length], setting)
     table = folder / "costs" / f"{name}-{phases[0]}-{length}.csv"
     table.parent.mkdir(exist_ok=True)
-    with table.open("w", newline="") as file:
-        measured = list(write_costs(measure(plan, report=print), file))
     rows: dict[str, dict[str, object]] = {}
-    for cost in measured:
-        if cost.attention.partition("@")[0] == name:
-            row = rows.setdefault(cost.attention, {"attention": cost.attention, "tokens": length})
-            row |= _cells(cost)
+    with table.open("w", newline="") as file:
+        for cost in write_costs(measure(plan, report=print), file):
+            if cost.attention.partition("@")[0] == name:
+                row = rows.setdefault(cost.attention, {"attention": cost.attention, "tokens": length})
+                row |= _cells(cost)
     return [*rows.values()]
 
 
 def _cells(cost: Cost) -> dict[str, object]:
-    """Return the cells of a phase: milliseconds, the ratio to softmax attention, and the share of the roof."""
+    """Return the cells of a phase: milliseconds; of the longest phase without a graph also what they mean."""
     column = COLUMNS[cost.phase]
     if cost.seconds is None:
         return {column: cost.status, "why": cost.detail[:60]}
     cells: dict[str, object] = {column: 1e3 * cost.seconds}
     if cost.phase in ("forward+backward", "decode"):
-        cells |= {"of softmax": cost.relative_to_softmax, "kernels": cost.kernels}
-    if cost.phase == "forward+backward" and cost.roof_share is not None:
-        cells["% of roof"] = 100 * cost.roof_share
+        cells |= {"of softmax": cost.relative_to_softmax, "busy": cost.busy, "roof": cost.roof_share}
+        cells["backends"] = " ".join(re.findall(r"=([^ ;]+)", cost.backends)) or None
     return cells
 
 
