@@ -26,7 +26,6 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cab import kernels as backends
-from cab.cli.main import main as cab
 from cab.config.compose import compose
 from cab.efficiency import gpu
 from cab.efficiency.benchmark import Plan, measure
@@ -36,7 +35,7 @@ from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import FUSED, AttentionSubject
 from cab.efficiency.third_party import find_implementations
 from cab.efficiency.workload import capture_graph
-from cab.errors import first_line
+from cab.errors import Preempted, first_line
 from cab.patterns import Pattern
 from cab.registry.build import make_attention
 from cab.registry.registries import ATTENTIONS
@@ -44,6 +43,7 @@ from cab.runner.cell import Cell
 from cab.runner.engine import Run, StepObserver, find_engine, make_initial_backbone
 from cab.runner.processes import Processes
 from cab.runner.provenance import hardware, revision, versions
+from cab.runner.run import run_cell
 from cab.spec import Spec
 from tools.gpu.supervisor import Row
 from tools.gpu.tuning import tune_quickly
@@ -399,12 +399,18 @@ def _synchronizations(device: str) -> Iterator[Counter[str]]:
 
 
 def table3(item: str, device: str, folder: Path) -> list[Row]:
-    """Train and evaluate a run of Table 3, LSTF NC on ETTh1, all series; one that has a record is not repeated."""
-    attention, seed = item.split()
-    results = folder / "records"
-    short = ["trainer.max_epochs=null", "trainer.max_steps=2", "task.limit=32"] if device == "cpu" else []
-    words = ["suite=paper", "task=lstf", "dataset=etth1", "pattern=NC", "task.features=M"]
-    status = cab(
-        ["run", *words, f"attention={attention}", f"seed={seed}", f"results_dir={results}", f"device={device}", *short]
-    )
-    return [{"attention": attention, "seed": seed, "exit status": status}]
+    """Train and evaluate a run of Table 3, LSTF NC on ETT; one that has its record in ``records`` is not repeated."""
+    seed, attention, dataset, features = item.split()
+    words = ["task=lstf", f"dataset={dataset}", "backbone=informer", "pattern=NC", f"task.features={features}"]
+    words += ["preset=paper", f"attention={attention}", f"seed={seed}", f"device={device}"]
+    if device == "cpu":
+        words += ["trainer.max_epochs=null", "trainer.max_steps=2", "trainer.validate_every=null"]
+        words += ["trainer.patience=null", "trainer.checkpoint_selection=last", "task.limit=32"]
+    try:
+        outcome = run_cell(compose([*words, f"results_dir={folder / 'records'}"]), command=f"cab run {' '.join(words)}")
+    except Preempted as stop:  # after a checkpoint
+        raise KeyboardInterrupt from stop
+    assert outcome.record is not None
+    metrics = {metric.name: metric.value for metric in outcome.record.metrics}
+    row = {"seed": seed, "attention": attention, "dataset": dataset, "features": features}
+    return [{**row, "status": outcome.record.status, **metrics, "seconds": outcome.record.cost.wall_seconds}]
