@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.numerics import upcast
+from attentions.kernels.softmax_attention import softmax
 from attentions.softmax import VanillaAttention
 from cab import LayerPosition, Pattern, UserError, register_attention
 from cab.attention import SINGLE_LAYER, CommonArguments
@@ -87,4 +88,4 @@ class DifferentialAttention(VanillaAttention):
         return self.pairs(x.to(query.dtype), self.num_heads)
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
-        return F.scaled_dot_product_attention(query, key, value, visible, 0.0, is_causal, scale=self.width**-0.5)
+        return softmax(query, key, value, visible, 0.0, is_causal, scale=self.width**-0.5)

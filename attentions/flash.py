@@ -20,6 +20,8 @@ class EagerAttention(VanillaAttention):
     The same function, options and decoding as ``vanilla``.
     """
 
+    has_own_kernel = True
+
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         if is_causal:
             visible = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
@@ -40,6 +42,7 @@ class FlashAttention(VanillaAttention):
     """
 
     claims = Claims(softmax_limit=PLAIN, float32_devices=("cpu",))
+    has_own_kernel = True
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         if self.weight_dropout and query.device.type == "cpu":

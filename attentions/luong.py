@@ -9,10 +9,10 @@ from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attentions.kernels.chunks import masked, sums_by_targets
 from attentions.kernels.numerics import attention_weights, upcast
+from attentions.kernels.softmax_attention import softmax
 from attentions.softmax import VanillaAttention
 from cab import register_attention
 from cab.attention import CommonArguments
@@ -69,9 +69,7 @@ class LuongAttention(VanillaAttention):
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         if self.score != "concat":
             query = query if self.score == "dot" else query @ self.score_weight.to(query.dtype)
-            return F.scaled_dot_product_attention(
-                query, key, value, visible, self.weight_dropout, is_causal, scale=self.factor
-            )
+            return softmax(query, key, value, visible, self.weight_dropout, is_causal, scale=self.factor)
         with torch.autocast(query.device.type, enabled=False):
             q, k, v = upcast(query), upcast(key), upcast(value)
 

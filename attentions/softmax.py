@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.layers import alibi_slopes, rotate
 from attentions.kernels.numerics import mask_value, upcast
+from attentions.kernels.softmax_attention import Positions, over_visible, positional_softmax, softmax
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.claims import Claims, softmax_if
@@ -52,6 +53,8 @@ class VanillaAttention(Attention):
     """
 
     claims = Claims(softmax_limit=PLAIN)
+    has_own_kernel: ClassVar[bool] = False
+    """Whether a subclass computes all weights by another :meth:`kernel`."""
     recent: ClassVar[int] = 64
     """Decoded tokens that are kept apart from the long cache, so that a step does not copy the whole of it."""
 
@@ -128,27 +131,11 @@ class VanillaAttention(Attention):
         """Multiply heads [B, H, N, E] by the output gate [B, N, D], if any."""
         return heads if gate is None else heads * self.split_heads(gate).sigmoid()
 
-    def restricted(self, visible: Tensor | None, targets: Tensor, sources: Tensor, dtype: torch.dtype) -> Tensor:
-        """Restrict ``visible`` to the causal order and the window, and add slopes.
-
-        Args:
-            visible: bool [B or 1, 1, 1 or N, M].
-            targets, sources: positions [B or 1, N] and [B or 1, M].
-            dtype: of a mask with slopes.
-
-        Returns:
-            A bool mask, or with slopes one that is added to the logits, [B or 1, H, N, M].
-        """
-        distance = targets[:, None, :, None] - sources[:, None, None]
-        seen = distance >= 0 if self.pattern is Pattern.CS else torch.ones_like(distance, dtype=torch.bool)
-        if self.window is not None:
-            seen = seen & ((distance < self.window) | (sources < self.sink_tokens)[:, None, None])
-        if visible is not None:
-            seen = seen & visible
-        if self.positions != "alibi":
-            return seen
-        slopes = alibi_slopes(torch.arange(self.num_heads, device=targets.device, dtype=torch.float64))
-        return (-slopes.view(-1, 1, 1) * distance.abs()).to(dtype).masked_fill(~seen, -torch.inf)
+    def order(self, device: torch.device) -> Positions:
+        """Return how weights depend on positions."""
+        heads = torch.arange(self.num_heads, device=device, dtype=torch.float64)
+        slopes = alibi_slopes(heads) if self.positions == "alibi" else None
+        return Positions(self.pattern is Pattern.CS, self.window, self.sink_tokens, slopes)
 
     def split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -158,9 +145,13 @@ class VanillaAttention(Attention):
     ) -> Tensor:
         position, is_causal = torch.arange(query.shape[2], device=query.device)[None], self.pattern is Pattern.CS
         query, key = self.prepared(query, self.q_norm, position), self.prepared(key, self.k_norm, position)
-        visible = None if is_causal else _visible(padding.key)
+        hidden = None if is_causal else padding.key
+        if self.restricts_pairs and self.sink == "none" and not self.has_own_kernel:
+            options: dict[str, Any] = {"hidden": hidden, "dropout": self.weight_dropout, "scale": self.scale}
+            return self.gated(positional_softmax(query, key, value, self.order(query.device), **options), gate)
+        visible = _visible(hidden)
         if self.restricts_pairs:
-            visible, is_causal = self.restricted(visible, position, position, query.dtype), False
+            visible, is_causal = self.order(query.device).mask(position, position, visible, query.dtype), False
         return self.gated(self.softmax_attention(query, key, value, visible=visible, is_causal=is_causal), gate)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, gate: Tensor | None = None) -> Tensor:
@@ -208,12 +199,7 @@ class VanillaAttention(Attention):
             key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
         if self.sink != "none":
             return self.attend_with_sink(query, key, value, visible, is_causal)
-        if visible is None:
-            return self.kernel(query, key, value, None, is_causal)
-        adds = visible.is_floating_point()
-        sees_none = (visible == -torch.inf if adds else ~visible).all(dim=-1, keepdim=True)
-        mask = visible.masked_fill(sees_none, 0.0 if adds else True)
-        return self.kernel(query, key, value, mask, False).masked_fill(sees_none, 0.0)
+        return over_visible(self.kernel, query, key, value, visible, is_causal)
 
     def attend_with_sink(
         self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool
@@ -238,8 +224,7 @@ class VanillaAttention(Attention):
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         """Compute softmax attention in which every target has a visible key; a mask of numbers is added to logits."""
-        dropout = self.weight_dropout
-        return F.scaled_dot_product_attention(query, key, value, visible, dropout, is_causal, scale=self.scale)
+        return softmax(query, key, value, visible, self.weight_dropout, is_causal, scale=self.scale)
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return an empty state: a long cache of keys and values, and a short one of recent tokens."""
@@ -300,7 +285,8 @@ class VanillaAttention(Attention):
             return self.softmax_attention(query, key, state["value"], is_causal=True)
         visible = ~padding[:, None, None] & padding.new_ones(length, past + length).tril(past)
         if self.restricts_pairs:
-            visible = self.restricted(visible, state["position"][:, past:], state["position"], query.dtype)
+            position = state["position"]
+            visible = self.order(query.device).mask(position[:, past:], position, visible, query.dtype)
         if recent_key.shape[2] == 0:
             return self.softmax_attention(query, key, state["value"], visible=visible)
         # A few targets and two blocks of keys: one row of weights a target, without joining the blocks. The queries

@@ -230,3 +230,15 @@ def operations() -> list[Operation[..., Any]]:
 def backends() -> dict[str, tuple[str, ...]]:
     """Return the names of the backends of each of the :func:`operations`, in the order of preference."""
     return {op.name: (*(backend.name for backend in op.backends), REFERENCE) for op in operations()}
+
+
+def device_kernels(call: Callable[[], object]) -> list[str]:
+    """Call once under the profiler and return the names of the kernels that ran on the GPU.
+
+    A backend may choose among kernels of its own, so its name does not say which one ran.
+    """
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    on_device = (event.key for event in profile.key_averages() if event.device_type.name == "CUDA")
+    return sorted(name for name in on_device if not name.startswith(("Memcpy", "Memset")))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from attentions.kernels.numerics import accumulation_dtype, mask_value
 from attentions.kernels.over_blocks import Block, Inputs, Plan, over_blocks
+from cab.kernels import Backend, Operation
 
 if TYPE_CHECKING:  # importing it loads the compiler, which takes longer than torch itself
     from torch.nn.attention.flex_attention import BlockMask
@@ -143,7 +144,7 @@ def _hidden(where: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(where, dtype=dtype).masked_fill_(where, mask_value(dtype))
 
 
-def window_attention(
+def by_blocks(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -165,27 +166,6 @@ def window_attention(
         key_padding_mask: bool [B, M], True = hidden.
         dropout: probability of dropping a weight.
     """
-    # FlexAttention runs another kernel for fewer queries than a tile, as in decoding, which flex_works does not try.
-    if query.is_cuda and not dropout and query.shape[2] >= FLEX_BLOCK and distances is None:
-        dtype, is_plain = query.dtype, slots is None or slots == Slots(slots.key, slots.value)
-        if is_plain and flex_works(query.device, dtype, query.shape[-1]):
-            if slots is not None:
-                slots = Slots(slots.key.to(dtype), slots.value.to(dtype))
-            return by_flex(query, key.to(dtype), value.to(dtype), window, slots, key_padding_mask)
-    return by_blocks(query, key, value, window, slots, key_padding_mask, dropout, distances)
-
-
-def by_blocks(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    window: Window,
-    slots: Slots | None = None,
-    key_padding_mask: Tensor | None = None,
-    dropout: float = 0.0,
-    distances: Distances | None = None,
-) -> Tensor:
-    """Compute :func:`window_attention` on any device."""
     batch, dtype = len(query), accumulation_dtype(query.dtype)
     slot_key = slot_value = slot_biases = slot_embeddings = chunks = slot_padding = None
     if slots is not None:
@@ -207,14 +187,16 @@ def by_flex(
     key: Tensor,
     value: Tensor,
     window: Window,
+    *,
     slots: Slots | None = None,
     key_padding_mask: Tensor | None = None,
+    **_: Any,
 ) -> Tensor:
-    """Compute window attention without dropout as FlexAttention, with the slots before the keys."""
-    num_slots = 0
+    """Compute window attention as FlexAttention, with the slots before the keys."""
+    num_slots, key, value = 0, key.to(query.dtype), value.to(query.dtype)
     if slots is not None:
         num_slots = slots.key.shape[2]
-        key, value = torch.cat([slots.key, key], dim=2), torch.cat([slots.value, value], dim=2)
+        key, value = torch.cat([slots.key.to(key), key], dim=2), torch.cat([slots.value.to(value), value], dim=2)
     tiles = flex_tiles(window, query.shape[2], key.shape[2], num_slots, key_padding_mask, query.device)
     return compiled_flex()(query, key, value, block_mask=tiles)
 
@@ -223,8 +205,6 @@ def flex_tiles(
     window: Window, length: int, num_keys: int, num_slots: int, key_padding_mask: Tensor | None, device: torch.device
 ) -> BlockMask:
     """Find the tiles with a visible key by arithmetic, without a mask of ``length`` x ``num_keys``."""
-    from torch.nn.attention.flex_attention import BlockMask
-
     left, right, segment, offset = window
 
     def visible(row: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -241,14 +221,42 @@ def flex_tiles(
     high = last // segment * segment + offset + segment + right + num_slots
     tile = torch.arange(0, num_keys, FLEX_BLOCK, device=device)
     needed = (tile + FLEX_BLOCK > low) & (tile < high) | (tile < num_slots)
+    return block_mask(needed, visible, (length, num_keys))
+
+
+def block_mask(needed: Tensor, visible: Callable[..., Tensor], lengths: tuple[int, int]) -> BlockMask:
+    """Return FlexAttention's mask from the tiles with a visible key, bool [tiles of queries, tiles of keys]."""
+    from torch.nn.attention.flex_attention import BlockMask
+
     order = needed.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
     return BlockMask.from_kv_blocks(
         needed.sum(dim=1)[None, None].int(),
         order[None, None].int(),
         BLOCK_SIZE=FLEX_BLOCK,
         mask_mod=visible,
-        seq_lengths=(length, num_keys),
+        seq_lengths=lengths,
     )
+
+
+def refuses_flex(
+    query: Tensor,
+    *_: Any,
+    dropout: float = 0.0,
+    slots: Slots | None = None,
+    distances: Distances | None = None,
+    **__: Any,
+) -> str | None:
+    """Return why FlexAttention does not compute this attention."""
+    if dropout:
+        return "dropout"
+    if distances is not None or (slots is not None and slots != Slots(slots.key, slots.value)):
+        return "relative positions"
+    if query.shape[2] < FLEX_BLOCK:  # another kernel runs then, as in decoding, which flex_works does not try
+        return f"fewer than {FLEX_BLOCK} queries"
+    return None if flex_works(query.device, query.dtype, query.shape[-1]) else "it does not compile"
+
+
+window_attention = Operation("window", by_blocks, Backend("flex", by_flex, refuses=refuses_flex))
 
 
 def compiled_flex() -> Any:

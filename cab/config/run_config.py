@@ -94,6 +94,7 @@ class TrainerConfig(OptionGroup):
     log_every: Positive = 50  # records of older runs lack it
     num_workers: Annotated[int, Interval(ge=0, le=MAX_WORKERS)]
     stop_when_diverged: bool
+    kernels: str | dict[str, str] | None = None  # records of older runs lack it
     compile: bool
     float32_matmul_precision: Literal["highest", "high"]
 

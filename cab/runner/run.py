@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import shlex
@@ -11,6 +12,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cab import kernels
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, optional
 from cab.files.cache import report_waiting
 from cab.files.disk import check_writable, disk_errors, is_full_disk, replacing
@@ -123,10 +125,17 @@ def _warn_of_marks(cell: Cell, about: RunMetadata) -> None:
 def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> Record | None:
     """Return the record of a run that succeeds; the other processes help to evaluate, and return None."""
     cell, started, warnings = run.cell, time.perf_counter(), list[str]()
-    with run.signals.watched(), cell.config.trainer.matmul_precision(), run.open_files:
+    with (
+        run.signals.watched(),
+        cell.config.trainer.matmul_precision(),
+        run.open_files,
+        contextlib.ExitStack() as counted,
+    ):
         with report_waiting(f"{cell.title}: drawing the initial weights"):
             baselines = cell.task.baselines() if run.processes.is_first else {}
             backbone = make_initial_backbone(cell)
+        counted.enter_context(kernels.use(cell.config.trainer.kernels))
+        uses = counted.enter_context(kernels.used())
         training = run.engine.train(run, backbone)
         if not run.processes.is_first:
             evaluate(cell, backbone, run.device, run.processes, run.folder)
@@ -149,7 +158,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
             baselines=baselines,
             history=training.history,
             cost=cost,
-            engine_facts={**training.facts, **({"warnings": warnings} if warnings else {})},
+            engine_facts={"kernels": uses.counts, **training.facts, **({"warnings": warnings} if warnings else {})},
         )
         with optional("a logger"):
             training.log_record(record)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from cab.backbone import Backbone
 from cab.errors import Preempted, UserError
+from cab.kernels import device_kernels
 from cab.runner.batches import SeededItems, Shares, StepBatches, mix_seed, on_device, training_batches
 from cab.runner.engine import Run, Training
 from cab.runner.evaluation import DeviceBatches
@@ -81,6 +82,7 @@ def train(run: Run, backbone: Backbone) -> Training:
     loggers = run.open_files.enter_context(contextlib.closing(Loggers(run, order)))
     with run.signals.waiting_for_step():
         run_steps(run, objective, iter(loader), order, state, processes, checkpoints, loggers)
+    facts = {} if run.device.type == "cpu" else {"device_kernels": launched_kernels(run, objective, order)}
     history = state.history
     best_step = history.best_step if config.checkpoint_selection == "best" else 0
     last_weights = whole_state_dict(network)
@@ -96,6 +98,7 @@ def train(run: Run, backbone: Backbone) -> Training:
         steps_to_solve=history.steps_to_solve,
         earlier_seconds=history.earlier_seconds,
         log_record=loggers.write_record,
+        facts=facts,
     )
 
 
@@ -202,6 +205,25 @@ def leaves_unused(run: Run, network: Backbone, order: StepBatches) -> bool:
         losses = Objective(task, network, None)(on_device(batch, device), None)
     sum(loss for loss in losses if loss is not None).backward()
     return any(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
+
+
+def launched_kernels(run: Run, objective: nn.Module, order: StepBatches) -> list[str]:
+    """Return the names of the kernels that the first micro-batch launches on a GPU, forward and backward."""
+    order, device = copy.copy(order), run.device
+    order.start = 0
+    draw = next(iter(order), None)
+    if draw is None:
+        return []
+    _, batch = SeededItems(run.cell.task.training_set, order.seed).__getitems__(draw)
+
+    def call() -> None:
+        with run.cell.config.trainer.autocast(device):
+            losses = objective(on_device(batch, device), None)
+        sum(loss for loss in losses if loss is not None).backward()
+
+    names = device_kernels(call)
+    objective.zero_grad()
+    return names
 
 
 def micro_batches(

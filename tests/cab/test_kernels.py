@@ -93,9 +93,18 @@ def test_compiled_operations_are_counted_where_they_are_traced(doubling: Operati
     assert uses.refusals["doubling"]["fla"] == "torch.compile"
 
 
-@pytest.mark.parametrize("name", ["gla", "local", "vanilla", "deltaproduct"])
-def test_a_layer_is_one_graph(name: str) -> None:
-    module, x = build_attention(name, pattern="CS", embed_dim=32, num_heads=2).eval(), torch.randn(2, 70, 32)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gla", {}),
+        ("local", {}),
+        ("vanilla", {}),
+        ("vanilla", {"window": 5, "positions": "alibi"}),
+        ("deltaproduct", {}),
+    ],
+)
+def test_a_layer_is_one_graph(name: str, options: dict[str, Any]) -> None:
+    module, x = build_attention(name, pattern="CS", embed_dim=32, num_heads=2, **options).eval(), torch.randn(2, 70, 32)
     torch.compiler.reset()
     compiled = torch.compile(module, fullgraph=True, backend="eager")
     for selection in (None, "pytorch"):

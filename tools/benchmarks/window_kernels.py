@@ -52,7 +52,7 @@ def window_forms(window: Window, inputs: list[Tensor]) -> Forms:
 
     def by_hand(*x: Tensor) -> Tensor:
         query, key, value, *slots = x
-        return window_attention.by_blocks(query, key, value, window, Slots(slots[0], slots[1]) if slots else None)
+        return window_attention.by_blocks(query, key, value, window, slots=Slots(slots[0], slots[1]) if slots else None)
 
     def plain(*x: Tensor) -> Tensor:
         return plain_window(window, *(part.flatten(0, 1) for part in x)).unflatten(0, (1, HEADS))
@@ -81,7 +81,7 @@ def relative(query: Tensor, key: Tensor, value: Tensor, *others: Tensor) -> Tens
     slot_key, slot_value, embeddings, slot_embeddings, biases, content = others
     window, distances = Window(CHUNKS.window - 1, 0), Distances(embeddings, biases, content)
     slots = Slots(slot_key, slot_value, chunks=CHUNKS, embeddings=slot_embeddings)
-    return window_attention.by_blocks(query, key, value, window, slots, distances=distances)
+    return window_attention.by_blocks(query, key, value, window, slots=slots, distances=distances)
 
 
 class LongShortBlocks:

@@ -62,7 +62,7 @@ def test_flex_agrees_with_blocks(window: Window, num_slots: int) -> None:
         slots = Slots(slot_key, slot_value)
     results = []
     for form in (by_flex, by_blocks):
-        output = form(query, key, value, window, slots, padding).where(real, 0.0)
+        output = form(query, key, value, window, slots=slots, key_padding_mask=padding).where(real, 0.0)
         results.append(
             [output, *torch.autograd.grad(output.sin().sum(), [query, key, value, *(slots[:2] if slots else ())])]
         )

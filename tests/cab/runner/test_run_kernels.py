@@ -1,0 +1,59 @@
+"""``trainer.kernels``, and what a record says about the kernels that ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cab.config.compose import compose
+from cab.errors import UserError
+from cab.records.record import Record
+from cab.runner.cell import Cell
+from cab.runner.launch import run_sweeps
+from engines.torch import loop
+
+CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=gla", "pattern=CS", "preset=smoke"]
+CELL += ["device=cpu", "trainer.max_steps=1", "trainer.validate_every=1"]
+
+
+def test_the_record_counts_backends_and_names_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels are those of one micro-batch, forward and backward, after the steps and without a trace of it."""
+    names: list[list[str]] = []
+    run_steps = loop.run_steps
+
+    def launch(call: Callable[[], object]) -> list[str]:
+        call()
+        return ["a_kernel"]
+
+    def with_kernels(run: Any, objective: Any, batches: Any, order: Any, *rest: Any) -> None:
+        run_steps(run, objective, batches, order, *rest)
+        names.append(loop.launched_kernels(run, objective, order))
+        assert all(parameter.grad is None for parameter in objective.parameters())
+
+    monkeypatch.setattr(loop, "device_kernels", launch)
+    monkeypatch.setattr(loop, "run_steps", with_kernels)
+    for selection in ("null", "{recurrence: pytorch}"):
+        overrides = [*CELL, f"results_dir={tmp_path}", f"trainer.kernels={selection}"]
+        record = run_sweeps([overrides], is_sweep=False).outcomes[0].record
+        assert record is not None
+        counts = Record.read(tmp_path / f"{record.hash}.json").engine_facts["kernels"]
+        assert counts["recurrence"] == {"pytorch": counts["block_recurrence"]["pytorch"]}
+        assert names.pop() == ["a_kernel"]
+
+
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [("fla", "fla does not compute recurrence: not on cuda"), ("fls", "unknown kernels"), ("{x: fla}", "x: fla")],
+)
+def test_a_backend_that_cannot_compute_ends_the_run(selection: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        run_sweeps([[*CELL, f"results_dir={tmp_path}", f"trainer.kernels={selection}"]], is_sweep=False)
+
+
+def test_kernels_are_part_of_the_configuration() -> None:
+    usual = Cell.from_config(compose(CELL)).hash
+    assert Cell.from_config(compose([*CELL, "trainer.kernels=null"])).hash == usual
+    assert Cell.from_config(compose([*CELL, "trainer.kernels=pytorch"])).hash != usual
