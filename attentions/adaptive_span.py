@@ -93,9 +93,11 @@ class AdaptiveSpanAttention(SparseAttention):
         self.accumulate_statistics(steps=torch.ones(1, device=query.device))
         return super().attend(query, key, value, padding)
 
-    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        window, distances = self.window(query.shape[2])
-        output = window_attention(query, key, value, window, distances=distances, dropout=self.weight_dropout)
+    def attend_visible(self, query: Tensor, key: Tensor, value: Tensor, *, hidden: Tensor | None = None) -> Tensor:
+        (window, distances), dropout = self.window(query.shape[2]), self.weight_dropout
+        output = window_attention(
+            query, key, value, window, distances=distances, key_padding_mask=hidden, dropout=dropout
+        )
         if self.include_self:
             return output
         sees_none = (distances.biases <= mask_value(distances.biases.dtype)).all(dim=1)

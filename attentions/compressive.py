@@ -5,6 +5,7 @@ Shapes: B batch, H heads, N tokens, D width, E head dimension, L segment, M memo
 
 from __future__ import annotations
 
+import itertools
 from typing import Literal, Unpack
 
 import torch
@@ -84,13 +85,17 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         """Return how many groups have left the memory of segments that start at ``begin``."""
         return ((begin - self.memory) // self.factor).clamp(min=0)
 
+    def group_counts(self, length: int) -> list[int]:
+        """Return :meth:`groups_before` of each segment without waiting for a device."""
+        return [max(0, (begin - self.memory) // self.factor) for begin in range(0, length, self.segment)]
+
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, past: Tensor) -> Tensor:
         """Return the outputs [B, H, N, E]. Padding is on the right, where no real token attends."""
         length, device = query.shape[2], query.device
         size, begin = min(self.segment, length), torch.arange(0, length, self.segment, device=device)
         ended = self.groups_before(begin)
         old = self.split_heads(self.k_proj(past)), self.split_heads(self.v_proj(past))
-        groups = self.groups(past, int(ended[-1]))
+        groups = self.groups(past, self.group_counts(length)[-1])
         slots = groups.detach()
         memory = self.split_heads(self.k_proj(slots)), self.split_heads(self.v_proj(slots))
         # Keys of a segment, from its start backwards: the tokens of the memory, then the groups, last first.
@@ -121,7 +126,7 @@ class CompressiveAttention(RelativeAttention, SparseDecoding):
         """Return the attention-reconstruction loss of each target, [B, N]."""
         length, size, device = query.shape[2], min(self.segment, query.shape[2]), query.device
         already = torch.cat([ended[:1], ended[:-1]])
-        most = int((ended - already).max())
+        most = max(after - before for before, after in itertools.pairwise(self.group_counts(length)))
         weights = self.k_proj.weight.detach(), self.v_proj.weight.detach()
         compressed = [self.split_heads(F.linear(groups, weight.to(groups.dtype))) for weight in weights]
         number = already[:, None] + torch.arange(most, device=device)

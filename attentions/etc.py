@@ -46,6 +46,7 @@ class BigBirdAttention(SparseAttention):
     """
 
     claims = Claims(softmax_limit=softmax_if(num_window=49))
+    masks_padding = False  # the last block of a sequence is global
 
     def __init__(
         self,
@@ -82,7 +83,8 @@ class BigBirdAttention(SparseAttention):
         seen = spare.scatter(2, drawn % (num_blocks + 1), True)[..., :num_blocks] | self.fixed_blocks(num_blocks)
         return seen.to(key.device)[:, query // self.block_size, key // self.block_size]
 
-    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_visible(self, query: Tensor, key: Tensor, value: Tensor, *, hidden: Tensor | None = None) -> Tensor:
+        assert hidden is None
         tiles = self.tiles(query.shape[2], query.device)
         return tiled_attention(query, key, value, tiles, dropout=self.weight_dropout)
 

@@ -66,7 +66,7 @@ class FunnelAttention(RelativeAttention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         if self.has_positions:
-            return by_length(self.with_positions, (query, key, value), padding.key)
+            return by_length(self.with_positions, (query, key, value), padding.key, masks=True)
         pooled, visible = self.pool(query, lengths(query, padding.query)), None
         if padding.key is not None:
             none = padding.key.all(dim=1, keepdim=True)
@@ -90,21 +90,26 @@ class FunnelAttention(RelativeAttention):
         rest = output[:, :, 1:].repeat_interleave(self.factor, dim=2)
         return torch.cat([output[:, :, :1], rest], dim=2)[:, :, :length]
 
-    def with_positions(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Compute NS for sequences without padding."""
+    def with_positions(self, query: Tensor, key: Tensor, value: Tensor, *, hidden: Tensor | None = None) -> Tensor:
+        """Compute NS; padded keys are ``hidden`` [B, N]."""
         length, dropout = query.shape[2], self.weight_dropout
-        pooled = self.with_content(self.pool(query, lengths(query, None)))
+        pooled = self.with_content(self.pool(query, lengths(query, hidden)))
         token = torch.arange(length, device=query.device)
         group = torch.arange(pooled.shape[2], device=query.device)[:, None]
         position = (group * self.factor + 1 - self.factor).clamp(min=0)
         embedded = self.embed(torch.arange(1 - length, length, device=query.device))
         index, is_first = position - token + length - 1, (group == 0) | (token == 0)
 
-        def mean(query: Tensor, key: Tensor, value: Tensor, embedded: Tensor, biases: Tensor) -> Tensor:
+        def mean(query: Tensor, key: Tensor, value: Tensor, *more: Tensor) -> Tensor:
+            *padding, embedded, biases = more
             by_distance = query @ embedded.mT * self.scale + biases[:, None]
             by_key = by_distance.gather(2, index.expand(len(query), -1, -1)).masked_fill(is_first, 0.0)
-            return attention_weights(query @ key.mT * self.scale + by_key, None, dropout) @ value
+            masked = padding[0] if padding else None
+            return attention_weights(query @ key.mT * self.scale + by_key, masked, dropout) @ value
 
         shared = (embedded, self.position_biases(embedded))
-        output = in_chunks(mean, (pooled, key, value), shared, cost=6 * index.numel(), dropout=dropout)
+        heads = [pooled, key, value]
+        if hidden is not None:
+            heads.append(hidden[:, None, None].expand(-1, self.num_heads, -1, -1))
+        output = in_chunks(mean, heads, shared, cost=6 * index.numel(), dropout=dropout)
         return self.repeat(output, length)

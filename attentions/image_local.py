@@ -47,8 +47,9 @@ class ImageLocalAttention(SparseAttention):
     def required_keys(self, key: Tensor, length: Tensor) -> Tensor:
         return key >= (length // self.block - 1) * self.block
 
-    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return tiled_attention(query, key, value, self.tiles(query), dropout=self.weight_dropout)
+    def attend_visible(self, query: Tensor, key: Tensor, value: Tensor, *, hidden: Tensor | None = None) -> Tensor:
+        tiles, dropout = self.tiles(query), self.weight_dropout
+        return tiled_attention(query, key, value, tiles, key_padding_mask=hidden, dropout=dropout)
 
     def tiles(self, query: Tensor) -> list[Block]:
         length, causal = query.shape[2], self.pattern is Pattern.CS

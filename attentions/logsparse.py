@@ -75,9 +75,9 @@ class LogSparseAttention(SparseAttention):
         back = sorted(d for d in {start + d for start in starts for d in once} if d < length)
         return [-d for d in back] + (back[1:] if self.pattern is Pattern.NS else [])
 
-    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_visible(self, query: Tensor, key: Tensor, value: Tensor, *, hidden: Tensor | None = None) -> Tensor:
         offsets = self.distances(query.shape[2])
-        return relative_offset_attention(query, key, value, offsets, dropout=self.weight_dropout)
+        return relative_offset_attention(query, key, value, offsets, hidden=hidden, dropout=self.weight_dropout)
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         inputs = like.new_zeros(batch_size, self.kernel_size - 1, self.embed_dim)
@@ -108,14 +108,21 @@ class NeighborProjection(nn.Linear):
 
 
 def relative_offset_attention(
-    query: Tensor, key: Tensor, value: Tensor, offsets: Sequence[int], *, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offsets: Sequence[int],
+    *,
+    hidden: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
     """Return the softmax over p of q_i k_(i + p) / sqrt(E), times v_(i + p), [B, H, N, E].
 
-    Distances that lead outside the sequence are left out. ``offsets`` must contain 0, so that every token sees a key.
+    Distances that lead outside the sequence or to ``hidden`` keys [B, N] are left out. ``offsets`` must contain 0, so
+    that every token sees a key.
     """
     inside = [p for p in offsets if abs(p) < query.shape[2]]
-    return _attend(query, key.to(query.dtype), value.to(query.dtype), inside, dropout, dropout_seed(dropout))
+    return _attend(query, key.to(query.dtype), value.to(query.dtype), hidden, inside, dropout, dropout_seed(dropout))
 
 
 def _chunks(x: Tensor) -> Iterator[tuple[int, int, slice]]:
@@ -132,14 +139,16 @@ def _places(length: int, offset: int) -> tuple[slice, slice]:
     return slice(max(0, -offset), length - max(0, offset)), slice(max(0, offset), length - max(0, -offset))
 
 
-def _weights(query: Tensor, key: Tensor, offsets: list[int]) -> Tensor:
-    """Return the weights [h, N, P] in float32 or wider."""
+def _weights(query: Tensor, key: Tensor, hidden: Tensor | None, offsets: list[int]) -> Tensor:
+    """Return the weights [h, N, P] in float32 or wider; ``hidden`` is [N]."""
     num_heads, length, width = query.shape
     dtype = accumulation_dtype(query.dtype)
     logits = query.new_full((num_heads, length, len(offsets)), mask_value(dtype), dtype=dtype)
     for column, offset in enumerate(offsets):
         i, j = _places(length, offset)
         logits[:, i, column] = (query[:, i] * key[:, j]).sum(dim=-1, dtype=dtype) * width**-0.5
+        if hidden is not None:
+            logits[:, i, column].masked_fill_(hidden[j], mask_value(dtype))
     return logits.softmax(dim=-1)
 
 
@@ -147,6 +156,7 @@ def _forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    hidden: Tensor | None,
     offsets: list[int],
     dropout: float,
     seed: Tensor | None,
@@ -154,7 +164,7 @@ def _forward(
     output, length = torch.empty_like(query), query.shape[2]
     with torch.autocast(query.device.type, enabled=False):
         for number, row, heads in _chunks(query):
-            weights = _weights(query[row, heads], key[row, heads], offsets)
+            weights = _weights(query[row, heads], key[row, heads], None if hidden is None else hidden[row], offsets)
             factor = dropout_factor(weights, dropout, seed, number)
             weights = weights if factor is None else weights * factor
             mean = torch.zeros_like(query[row, heads], dtype=weights.dtype)
@@ -170,6 +180,7 @@ def _backward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    hidden: Tensor | None,
     offsets: list[int],
     dropout: float,
     seed: Tensor | None,
@@ -178,7 +189,7 @@ def _backward(
     gradients = [torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)]
     for number, row, heads in _chunks(query):
         q, k, v, g = (x[row, heads] for x in (query, key, value, grad))
-        weights = _weights(q, k, offsets)
+        weights = _weights(q, k, None if hidden is None else hidden[row], offsets)
         d_weights = torch.zeros_like(weights)
         sums = [torch.zeros_like(q, dtype=weights.dtype) for _ in range(3)]
         factor = dropout_factor(weights, dropout, seed, number)

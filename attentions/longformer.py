@@ -78,7 +78,8 @@ class LongformerAttention(SparseAttention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, **projected: Tensor) -> Tensor:
         heads = [query, key, value, *(self.split_heads(projected[name]) for name in sorted(projected))]
-        return by_length(self.attend_unpadded, heads, None if self.pattern is Pattern.CS else padding.key)
+        mask = None if self.pattern is Pattern.CS else padding.key
+        return by_length(self.attend_visible, heads, mask, masks=True)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **projected: Tensor) -> Tensor:
         output = super().reference(query, key, value)
@@ -87,25 +88,34 @@ class LongformerAttention(SparseAttention):
         k, q, v = (self.split_heads(projected[name][None])[0] for name in sorted(projected))
         return torch.cat([(q @ k.mT * self.scale).softmax(dim=-1) @ v, output[:, len(projected["global_q"]) :]], dim=1)
 
-    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor, *projected: Tensor) -> Tensor:
-        """Compute sequences without padding; ``projected`` are those of the global tokens."""
+    def attend_visible(
+        self, query: Tensor, key: Tensor, value: Tensor, *projected: Tensor, hidden: Tensor | None = None
+    ) -> Tensor:
+        """Attend to windows and global tokens; ``projected`` are heads of the global tokens."""
         count, is_causal = min(self.num_globals, query.shape[2]), self.pattern is Pattern.CS
-        output = self.in_windows(query, key, value)
+        output = self.in_windows(query, key, value, hidden)
         if not count:
             return output
         if is_causal:
             queries, keys, values = (x[:, :, :count] for x in (query, key, value))
         else:
             keys, queries, values = projected or (key, query[:, :, :count], value)
-        globals_ = F.scaled_dot_product_attention(queries, keys, values, None, self.weight_dropout, is_causal)
+        seen = None
+        if hidden is not None:  # a row of padding alone sees all, so that no weight is NaN
+            seen = (~hidden | hidden.all(dim=1, keepdim=True))[:, None, None]
+        globals_ = F.scaled_dot_product_attention(queries, keys, values, seen, self.weight_dropout, is_causal)
         return torch.cat([globals_, output[:, :, count:]], dim=2)
 
-    def in_windows(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def in_windows(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Tensor:
         """Attend to the window and the global tokens; a dilation d splits the sequence into d interleaved ones."""
         batch, length, steps = len(query), query.shape[2], self.dilation
         slots = [x[:, :, : self.num_globals].repeat(steps, 1, 1, 1) for x in (key, value)]
         position = torch.arange(-(-length // steps) * steps, device=query.device).view(-1, steps).T
-        hidden = (position < self.num_globals) | (position >= length)
+        hidden = ((position < self.num_globals) | (position >= length)).repeat_interleave(batch, dim=0)
+        if padding is not None:
+            filled_padding = F.pad(padding, (0, position.numel() - length))
+            hidden = hidden | filled_padding.unflatten(1, (-1, steps)).permute(2, 0, 1).flatten(0, 1)
+        # Where a global token is padding, so are all that have a window.
         filled = (F.pad(x, (0, 0, 0, position.numel() - length)) for x in (query, key, value))
         q, k, v = (x.unflatten(2, (-1, steps)).permute(3, 0, 1, 2, 4).flatten(0, 1) for x in filled)
         output = window_attention(
@@ -114,7 +124,7 @@ class LongformerAttention(SparseAttention):
             v,
             Window(self.window, 0 if self.pattern is Pattern.CS else self.window),
             slots=Slots(slots[0], slots[1]) if self.num_globals else None,
-            key_padding_mask=hidden.repeat_interleave(batch, dim=0),
+            key_padding_mask=hidden,
             dropout=self.weight_dropout,
         )
         return output.unflatten(0, (steps, batch)).permute(1, 2, 3, 0, 4).flatten(2, 3)[:, :, :length]

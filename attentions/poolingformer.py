@@ -81,23 +81,27 @@ class PoolingformerAttention(Attention):
         return output + logits.softmax(dim=-1) @ pooled[1]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
-        return by_length(self.attend_unpadded, (query, key, value), padding.key)
+        return by_length(self.attend_visible, (query, key, value), padding.key, masks=True)
 
-    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_visible(self, query: Tensor, key: Tensor, value: Tensor, *, hidden: Tensor | None = None) -> Tensor:
         window, dropout = Window(self.window, self.window), self.weight_dropout
-        output = window_attention(query, key, value, window, dropout=dropout)
+        output = window_attention(query, key, value, window, key_padding_mask=hidden, dropout=dropout)
         if not self.pooled_window:
             return output
-        keys, values = self.pool(key, 0), self.pool(value, 1)
-        tiles = self.tiles(query.shape[2], keys.shape[2], query.device)
-        return output + tiled_attention(query, keys, values, tiles, dropout=dropout)
+        keys, values = self.pool(key, 0, hidden), self.pool(value, 1, hidden)
+        tiles, centers = self.tiles(query.shape[2], keys.shape[2], query.device), None
+        if hidden is not None:
+            centers = hidden[:, ::STRIDE]
+        return output + tiled_attention(query, keys, values, tiles, key_padding_mask=centers, dropout=dropout)
 
-    def pool(self, x: Tensor, which: int) -> Tensor:
+    def pool(self, x: Tensor, which: int, hidden: Tensor | None) -> Tensor:
         """Return the pooled tokens [B, H, S, E] of keys (0) or values (1) [B, H, N, E]."""
         length, side = x.shape[2], WIDTH // 2
         center = torch.arange(0, length, STRIDE, device=x.device)
         around = center[:, None] + torch.arange(-side, side + 1, device=x.device)
         outside = (around < 0) | (around >= length)
+        if hidden is not None:
+            outside = (outside | hidden[:, around.clamp(0, length - 1)]).unsqueeze(1)
         logits = x[:, :, ::STRIDE] @ self.kernels[which].to(x.dtype)
         weights = logits.masked_fill(outside, mask_value(logits.dtype)).softmax(dim=-1).to(x.dtype)
         filled = F.pad(x, (0, 0, side, side + STRIDE))

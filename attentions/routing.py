@@ -19,6 +19,7 @@ from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments
 from cab.claims import NUM_TOKENS, Claims, softmax_if
+from cab.padding import lengths
 from cab.registry.options import Fraction, Positive
 
 
@@ -120,25 +121,29 @@ class RoutingAttention(BucketedAttention):
             return super().attend(query, key, value, padding, **draws)
         if self.training:
             self.follow(key, padding)
-        return by_length(self.attend_unpadded, (query, key, value), padding.key)
+        return by_length(self.attend_visible, (query, key, value), padding.key, masks=True)
 
-    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_visible(self, query: Tensor, key: Tensor, value: Tensor, *, hidden: Tensor | None = None) -> Tensor:
         local, window = self.num_local, Window(self.window // 2, self.window // 2)
         q, k, v = (x[:, :local] for x in (query, key, value))
-        routed = self.balanced(query[:, local:], key[:, local:], value[:, local:])
+        routed = self.balanced(query[:, local:], key[:, local:], value[:, local:], hidden)
         if not local:
             return routed
-        return torch.cat([window_attention(q, k, v, window, dropout=self.weight_dropout), routed], dim=1)
+        near = window_attention(q, k, v, window, key_padding_mask=hidden, dropout=self.weight_dropout)
+        return torch.cat([near, routed], dim=1)
 
     def size(self, length: int) -> int:
         """Return w for a sequence of ``length`` tokens."""
         return min(-(-length // self.num_buckets), self.window)
 
-    def balanced(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def balanced(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None) -> Tensor:
         """Attend within the nearest queries and keys of each cluster, for all clusters at once."""
-        size = self.size(query.shape[2])
+        size, ranked = self.size(query.shape[2]), None
+        if hidden is not None:  # fewer for shorter sequences: the nearest
+            most = (lengths(query, hidden) + self.num_buckets - 1) // self.num_buckets
+            ranked = torch.arange(size, device=query.device) < most.clamp(min=1)[:, None]
         with torch.no_grad():
-            taken, listed = (self.scores(x).topk(size, dim=2, sorted=False).indices.mT.flatten(2) for x in (query, key))
+            taken, listed = (self.nearest(x, size, hidden) for x in (query, key))
 
         def take(x: Tensor, index: Tensor) -> Tensor:
             """Gather [B, H, N, E] to [B H, k, w, E]."""
@@ -146,12 +151,24 @@ class RoutingAttention(BucketedAttention):
             return gathered.unflatten(2, (-1, size)).flatten(0, 1)
 
         q, k, v = take(query, taken), take(key, listed), take(value, listed)
-        means = F.scaled_dot_product_attention(q, k, v, dropout_p=self.weight_dropout)
+        seen = None if ranked is None else ranked.repeat_interleave(query.shape[1], dim=0)[:, None, None]
+        means = F.scaled_dot_product_attention(q, k, v, seen, self.weight_dropout)
         means = means.unflatten(0, query.shape[:2]).flatten(2, 3)
         index = taken.unsqueeze(3).expand_as(means)
+        once = torch.ones_like(means[..., 0])
+        if ranked is not None:
+            once = once * ranked.repeat(1, self.num_buckets).unsqueeze(1)
+            means = means * once.unsqueeze(3)
         total = torch.zeros_like(value, dtype=means.dtype).scatter_add(2, index, means)
-        count = torch.zeros_like(total[..., 0]).scatter_add_(2, taken, torch.ones_like(means[..., 0]))
+        count = torch.zeros_like(total[..., 0]).scatter_add_(2, taken, once)
         return total / count.clamp(min=1.0).unsqueeze(3)
+
+    def nearest(self, x: Tensor, size: int, hidden: Tensor | None) -> Tensor:
+        """Return the tokens of ``x`` [B, H, N, E] nearest to each center, the nearest first if some are ``hidden``."""
+        scores = self.scores(x)
+        if hidden is not None:
+            scores = scores.masked_fill(hidden[:, None, :, None], -torch.inf)
+        return scores.topk(size, dim=2, sorted=hidden is not None).indices.mT.flatten(2)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **draws: Tensor) -> Tensor:
         if self.pattern is Pattern.CS:
@@ -224,17 +241,22 @@ class ClusterFormerAttention(Attention):
                 nearest = nearest.masked_fill(padding.key.unsqueeze(2), 0.0)
             with torch.autocast(inputs.device.type, enabled=False):
                 self.accumulate_statistics(sums=(nearest.mT @ inputs).sum(dim=0), counts=nearest.sum(dim=(0, 1)))
-        return by_length(self.attend_unpadded, (query, key, value, inputs), padding.key)
+        return by_length(self.attend_visible, (query, key, value, inputs), padding.key, masks=True)
 
     def update_buffers(self, *, sums: Tensor, counts: Tensor) -> None:  # type: ignore[override]
         means = sums / counts.clamp(min=1.0).unsqueeze(1)
         self.centroids.lerp_(means.where(counts.unsqueeze(1) > 0, self.centroids), 1.0 - self.decay)
 
-    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor) -> Tensor:
-        order = self.assign(inputs).argsort(dim=1, stable=True)
+    def attend_visible(
+        self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor, *, hidden: Tensor | None = None
+    ) -> Tensor:
+        clusters = self.assign(inputs)
+        if hidden is not None:  # at the end, where it was
+            clusters = clusters.masked_fill(hidden, self.num_clusters)
+        order = clusters.argsort(dim=1, stable=True)
         q, k, v = (gather_tokens(x, order) for x in (query, key, value))
         window = Window(0, 0, segment=min(self.chunk_size, query.shape[2]))
-        output = window_attention(q, k, v, window, dropout=self.weight_dropout)
+        output = window_attention(q, k, v, window, key_padding_mask=hidden, dropout=self.weight_dropout)
         return gather_tokens(output, order.argsort(dim=1))
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, inputs: Tensor) -> Tensor:

@@ -60,6 +60,7 @@ class SparseTransformerAttention(SparseAttention):
         if summary < 1 or (layout == "fixed" and 0 < stride < summary):
             raise UserError(f"summary must be between 1 and stride ({stride}), got {summary}")
         self.layout, self.stride, self.summary, self.spreads = layout, stride, summary, spread == "heads"
+        self.masks_padding = stride > 0  # else the stride depends on the length of a sequence
 
     def width(self, length: int) -> int:
         return self.stride or math.ceil(math.sqrt(length))
@@ -80,39 +81,44 @@ class SparseTransformerAttention(SparseAttention):
         is_open = key // self.stride == length // self.stride
         return is_open | (key % self.stride >= self.stride - self.summary)
 
-    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_visible(self, query: Tensor, key: Tensor, value: Tensor, *, hidden: Tensor | None = None) -> Tensor:
         if not self.spreads:
-            return self.merged(query, key, value)
+            return self.merged(query, key, value, hidden)
         width, causal, dropout = self.width(query.shape[2]), self.pattern is Pattern.CS, self.weight_dropout
-        along: dict[str, Any] = {"width": width, "is_causal": causal, "dropout": dropout}
+        along: dict[str, Any] = {"width": width, "is_causal": causal, "hidden": hidden, "dropout": dropout}
+        seen: dict[str, Any] = {"key_padding_mask": hidden, "dropout": dropout}
         if self.layout == "strided":
             window = Window(width - 1, 0 if causal else width - 1)
-            a_1: Spread = functools.partial(window_attention, window=window, dropout=dropout)
+            a_1: Spread = functools.partial(window_attention, window=window, **seen)
             a_2: Spread = functools.partial(along_columns, **along)
         else:
             a_1 = functools.partial(along_rows, **along)
-            a_2 = functools.partial(tiled_attention, tiles=self.tiles(query, is_own=False), dropout=dropout)
+            a_2 = functools.partial(tiled_attention, tiles=self.tiles(query, is_own=False), **seen)
         return by_halves(a_1, a_2, (query, key, value))
 
-    def merged(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def merged(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None) -> Tensor:
         """Attend to both sets in one softmax."""
+        dropout = self.weight_dropout
         if self.layout == "fixed":
-            return tiled_attention(query, key, value, self.tiles(query, is_own=True), dropout=self.weight_dropout)
+            tiles = self.tiles(query, is_own=True)
+            return tiled_attention(query, key, value, tiles, key_padding_mask=hidden, dropout=dropout)
         width, causal = self.width(query.shape[2]), self.pattern is Pattern.CS
-        return along_both(query, key, value, width, is_causal=causal, is_sliding=True, dropout=self.weight_dropout)
+        return along_both(query, key, value, width, is_causal=causal, is_sliding=True, hidden=hidden, dropout=dropout)
 
     def tiles(self, query: Tensor, *, is_own: bool) -> list[Block]:
         """Lay out blocks of the fixed pattern, which attend to block summaries and (``is_own``) to their own tokens."""
         length, causal = query.shape[2], self.pattern is Pattern.CS
         position = torch.arange(length, device=query.device)
-        width = self.width(length)
-        summaries = position[position % width >= width - self.summary]
+        width, count = self.width(length), self.summary
+        cells = torch.arange(-(-length // width) * width, device=query.device).view(-1, width)
+        summaries = cells[:, -count:].flatten()
+        summaries = summaries[: len(summaries) - min(count, cells.numel() - length)]
         tiles = []
-        for begin in range(0, length, width):
+        for number, begin in enumerate(range(0, length, width)):
             block = position[begin : begin + width]
-            keys = summaries[summaries <= block[-1]] if causal else summaries
+            keys = summaries[: (number + 1) * count] if causal else summaries
             if is_own:
-                keys = torch.cat([keys[keys // width != begin // width], block])
+                keys = torch.cat([keys[: number * count], keys[(number + 1) * count :], block])
             hidden = keys > block[:, None] if causal else None
             tiles.append(Block(slice(begin, begin + len(block)), keys, hidden))
         return tiles
@@ -142,6 +148,7 @@ class AxialAttention(SparseAttention):
         super().__init__(**common)
         check_stride("width", width, self.pattern)
         self.width, self.spreads = width, spread == "heads"
+        self.masks_padding = width > 0  # else the width depends on the length of a sequence
 
     def width_for(self, length: int) -> int:
         return self.width or math.ceil(math.sqrt(length))
@@ -152,9 +159,9 @@ class AxialAttention(SparseAttention):
         seen = torch.where(first_heads(self.num_heads, key), row, column) if self.spreads else row | column
         return seen & (key <= query) if self.pattern is Pattern.CS else seen
 
-    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        width, dropout = self.width_for(query.shape[2]), self.weight_dropout
-        along: dict[str, Any] = {"width": width, "is_causal": self.pattern is Pattern.CS, "dropout": dropout}
+    def attend_visible(self, query: Tensor, key: Tensor, value: Tensor, *, hidden: Tensor | None = None) -> Tensor:
+        width, causal = self.width_for(query.shape[2]), self.pattern is Pattern.CS
+        along: dict[str, Any] = {"width": width, "is_causal": causal, "hidden": hidden, "dropout": self.weight_dropout}
         if not self.spreads:
             return along_both(query, key, value, is_sliding=False, **along)
         rows, columns = functools.partial(along_rows, **along), functools.partial(along_columns, **along)

@@ -140,12 +140,13 @@ class TransformerXLAttention(RelativeAttention, SparseAttention):
         query, size, biases = self.with_content(query), min(segment, length), self.position_biases(embedded)
         return segment_attention(query, source, table, size, embedded, biases, dropout=self.weight_dropout)
 
-    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_visible(self, query: Tensor, key: Tensor, value: Tensor, *, hidden: Tensor | None = None) -> Tensor:
         reach = query.shape[2] - 1
         embedded = self.embed(torch.arange(reach, -reach - 1, -1, device=query.device))
         biases = self.position_biases(embedded)
         query = self.with_content(query)
-        return all_pairs_attention(query, key, value, embedded, biases, dropout=self.weight_dropout)
+        dropout = self.weight_dropout
+        return all_pairs_attention(query, key, value, embedded, biases, hidden=hidden, dropout=dropout)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **past: Tensor) -> Tensor:
         position = torch.arange(query.shape[1], device=query.device)

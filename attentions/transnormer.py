@@ -211,11 +211,14 @@ class DiagAttention(SparseAttention):
     def seen_weights(self, logits: Tensor, seen: Tensor) -> Tensor:
         return super().seen_weights(logits, seen) if self.is_softmax else logits.relu().masked_fill(~seen, 0.0)
 
-    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_visible(self, query: Tensor, key: Tensor, value: Tensor, *, hidden: Tensor | None = None) -> Tensor:
         length, causal = query.shape[2], self.pattern is Pattern.CS
         width = min(self.block_size, length)
         if self.is_softmax:
-            return along_rows(query, key, value, width, is_causal=causal, dropout=self.weight_dropout)
+            dropout = self.weight_dropout
+            return along_rows(query, key, value, width, is_causal=causal, hidden=hidden, dropout=dropout)
+        if hidden is not None:
+            key = key.masked_fill(hidden[:, None, :, None], 0.0)  # ReLU of zero is no weight
         with torch.autocast(query.device.type, enabled=False):  # what no sum divides outgrows float16 before its norm
             query, key, value = (in_rows(upcast(x), width) for x in (query, key, value))
             weights = (query * self.scale @ key.mT).relu()  # none of the keys that fill the last block up

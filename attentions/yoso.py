@@ -54,6 +54,10 @@ class HashedAttention(Attention):
         bits = torch.arange(LONGEST_HASH, device=count.device)
         return (count.unsqueeze(-1) > 2**bits).sum(dim=-1).clamp(min=1)
 
+    def longest_hash(self, num_keys: int) -> int:
+        """Return the largest tau of sources with up to ``num_keys`` keys."""
+        return self.hash_length or min(max(1, (num_keys - 1).bit_length()), LONGEST_HASH)
+
 
 @register_attention("yoso_e", patterns="NS NC CC", complexity="n^2", paper="Zeng et al. 2021")
 class YosoExpectation(HashedAttention, PairwiseAttention):
@@ -130,9 +134,8 @@ class YosoAttention(HashedAttention):
         return {"hyperplanes": planes.expand(len(query), -1, -1, -1, -1)}
 
     @torch.no_grad()
-    def codes(self, x: Tensor, hyperplanes: Tensor, tau: Tensor, hidden: Tensor | None) -> Tensor:
-        """Return hash codes of [B, H, N, E] with ``tau`` [B] bits, [m, B, H, N]; 2^max(tau) where ``hidden`` [B, N]."""
-        longest = int(tau.max())
+    def codes(self, x: Tensor, hyperplanes: Tensor, tau: Tensor, longest: int, hidden: Tensor | None) -> Tensor:
+        """Return codes of ``tau`` [B] bits of [B, H, N, E], [m, B, H, N]; 2^longest where ``hidden`` [B, N]."""
         bit = torch.arange(longest, device=x.device)
         value = torch.where(bit < tau.unsqueeze(-1), 2**bit, 0)[:, None, None]
         planes = hyperplanes[0, ..., :longest].to(x.dtype).unbind(1)
@@ -142,15 +145,15 @@ class YosoAttention(HashedAttention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, hyperplanes: Tensor) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
             q, k, v = unit(upcast(query)), unit(upcast(key)), upcast(value)
-            tau = self.length_of_hash(lengths(k, padding.key))
+            tau, longest = self.length_of_hash(lengths(k, padding.key)), self.longest_hash(k.shape[2])
             query_codes, key_codes = (
-                self.codes(x, hyperplanes, tau, hidden).flatten(1, 2)
+                self.codes(x, hyperplanes, tau, longest, hidden).flatten(1, 2)
                 for x, hidden in ((q, padding.query), (k, padding.key))
             )
             # The slope depends on the row, so it is a factor of the keys and the queries that the gradient reaches.
             root = (tau.to(q.dtype) / 2).sqrt()[:, None, None, None]
             flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q * root, k * root, v))
-            sums = collision_sums(flat_q, flat_k, flat_v, (query_codes, key_codes), 2 ** int(tau.max()))
+            sums = collision_sums(flat_q, flat_k, flat_v, (query_codes, key_codes), 2**longest)
             return unit_sum(sums.view_as(q)).to(query.dtype)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, hyperplanes: Tensor) -> Tensor:
@@ -165,14 +168,14 @@ class YosoAttention(HashedAttention):
     def encode_source(self, key: Tensor, value: Tensor, padding: PaddingMasks) -> DecodeState:
         """Return the values of the source, the codes of its keys [B, H, M, m], and tau of each row."""
         tau = self.length_of_hash(lengths(key, padding.key))
-        codes = self.codes(unit(upcast(key)), self.hyperplanes[None], tau, padding.key)
+        codes = self.codes(unit(upcast(key)), self.hyperplanes[None], tau, self.longest_hash(key.shape[2]), padding.key)
         return {"value": value, "codes": codes.permute(1, 2, 3, 0), "tau": tau}
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> Decoded:
         with torch.autocast(query.device.type, enabled=False):
-            codes = self.codes(unit(upcast(query)), self.hyperplanes[None], state["tau"], None)
-            size = 2 ** int(state["tau"].max())
-            count = collision_counts(codes, state["codes"].permute(3, 0, 1, 2), size)
+            longest = self.longest_hash(state["codes"].shape[2])
+            codes = self.codes(unit(upcast(query)), self.hyperplanes[None], state["tau"], longest, None)
+            count = collision_counts(codes, state["codes"].permute(3, 0, 1, 2), 2**longest)
             values = upcast(state["value"])
             return unit_sum(count.to(values.dtype) @ values / self.num_hashes).to(query.dtype), state
 

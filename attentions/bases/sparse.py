@@ -123,18 +123,20 @@ class SparseDecoding(Attention):
 class SparseAttention(SparseDecoding):
     """Compute softmax(q_i k_j / sqrt(E)) v_j over the set of keys j visible to token i.
 
-    A subclass defines the set in ``is_visible`` and a fast implementation in ``attend_unpadded``, for sequences without
-    padding. In CS, padding is on the right, where no real token attends; in NS, sequences of equal length are computed
-    together.
+    A subclass defines the set in ``is_visible`` and a fast implementation in ``attend_visible``. In CS, padding is on
+    the right, where no real token attends. In NS it is cut off (:func:`by_length`), or masked where the implementation
+    ``masks_padding``.
     """
 
-    def attend_unpadded(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Return the output [B, H, N, E] for sequences without padding, using the fast implementation."""
+    masks_padding = True
+
+    def attend_visible(self, query: Tensor, key: Tensor, value: Tensor, *, hidden: Tensor | None = None) -> Tensor:
+        """Return the output [B, H, N, E] using the fast implementation; padded keys are ``hidden`` [B, N]."""
         raise NotImplementedError
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         mask = None if self.pattern is Pattern.CS else padding.key
-        return by_length(self.attend_unpadded, (query, key, value), mask)
+        return by_length(self.attend_visible, (query, key, value), mask, masks=self.masks_padding)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         position = torch.arange(query.shape[1], device=query.device)

@@ -110,12 +110,15 @@ class _Round:
     def blocks(self) -> Iterator[tuple[slice, slice]]:
         """Yield queries and the keys that they may attend to."""
         length = self.order.shape[1]
-        size = CPU_BLOCK if self.order.device.type == "cpu" else DEVICE_BLOCK
-        first = self.starts[:, ::size].amin(dim=0).tolist()
-        for number, begin in enumerate(range(0, length, size)):
+        is_cpu = self.order.device.type == "cpu"
+        reads = is_cpu and not torch.compiler.is_compiling()
+        size = CPU_BLOCK if is_cpu else DEVICE_BLOCK
+        begins = range(0, length, size)
+        # A device computes up to ``left`` keys of other buckets in vain, where the host would wait for the starts.
+        firsts = self.starts[:, ::size].amin(dim=0).tolist() if reads else [0] * len(begins)
+        for begin, first in zip(begins, firsts, strict=True):
             end = min(begin + size, length)
-            low, high = max(first[number], begin - self.window.left), min(length, end + self.window.right)
-            yield slice(begin, end), slice(low, high)
+            yield slice(begin, end), slice(max(first, begin - self.window.left), min(length, end + self.window.right))
 
     def logits(self, query: Tensor, key: Tensor, queries: slice, keys: slice) -> Tensor:
         """[G, queries, keys], less the logarithm of the rounds that a pair meets in; hidden where not in this one."""

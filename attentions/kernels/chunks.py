@@ -118,14 +118,23 @@ def in_chunks(
     return torch.stack(rows)
 
 
-def by_length(function: Callable[..., Tensor], heads: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+CUTS_PADDING = {"cpu"}
+"""Types of devices on which padding is cut off, which computes less. On others the host would wait for the lengths."""
+
+
+def by_length(
+    function: Callable[..., Tensor], heads: Sequence[Tensor], mask: Tensor | None, *, masks: bool = False
+) -> Tensor:
     """Return ``function(*heads)``, called once per sequence length, without the padding on the right.
 
     This is for methods that depend on the length of a sequence. ``heads`` are [B, ..., N, E] and ``mask`` is [B, N].
-    Padded outputs are zero.
+    Padded outputs are zero. With ``masks``, a device that is not in :data:`CUTS_PADDING` calls the function once, with
+    the mask as its argument ``hidden``; padded outputs are then finite and meaningless.
     """
     if mask is None:
         return function(*heads)
+    if masks and heads[0].device.type not in CUTS_PADDING:
+        return function(*heads, hidden=mask)
     counts, full = lengths(heads[0], mask), mask.shape[1]
     outputs, rows = [], []
     for length in counts.unique().tolist():

@@ -88,15 +88,35 @@ def over_blocks(plan: Plan, x: Inputs) -> Tensor:
 
 
 def tiled_attention(
-    query: Tensor, key: Tensor, value: Tensor, tiles: Sequence[Block], *, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    tiles: Sequence[Block],
+    *,
+    key_padding_mask: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
-    """Return softmax(q K^T / sqrt(E)) V of each tile, [B, H, N, E]; zero for queries without a key or a tile."""
-    output = over_blocks(Plan(lambda: tiles, dropout=dropout), Inputs(query, key, value))
-    empty = torch.zeros(1, query.shape[1], query.shape[2], 1, dtype=torch.bool, device=query.device)
+    """Return softmax(q K^T / sqrt(E)) V of each tile, [B, H, N, E]; zero for queries without a key or a tile.
+
+    With ``key_padding_mask`` [B, M], True = hidden, all heads see the same tokens.
+    """
+    mask = key_padding_mask
+    key_mask = None if mask is None else _bias(mask, accumulation_dtype(query.dtype))
+    output = over_blocks(Plan(lambda: tiles, key_mask, dropout=dropout), Inputs(query, key, value))
+    rows = 1 if mask is None else len(mask)
+    empty = torch.zeros(rows, query.shape[1], query.shape[2], 1, dtype=torch.bool, device=query.device)
     for tile in tiles:
+        hidden = None if mask is None else mask[:, None, None, tile.keys]
         if tile.hidden is not None:
-            empty[:, :, tile.queries] = tile.hidden.all(dim=-1, keepdim=True)
+            hidden = tile.hidden if hidden is None else tile.hidden | hidden
+        if hidden is not None:
+            empty[:, :, tile.queries] = hidden.all(dim=-1, keepdim=True)
     return output.masked_fill(empty, 0.0)
+
+
+def _bias(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return zero, or minus infinity where ``hidden``."""
+    return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, mask_value(dtype))
 
 
 def by_key(logits: Tensor) -> Tensor:
@@ -154,8 +174,7 @@ def _weights(plan: Plan, x: Inputs, block: Block, of: _Operands) -> Tensor:
     # Out of place and joined afterwards: products into a slice of a tensor run once per head.
     logits = torch.bmm(qu * scale, k.mT) if bias is None else torch.baddbmm(bias, qu, k.mT, alpha=scale)
     if block.hidden is not None:
-        hidden = torch.zeros_like(block.hidden, dtype=logits.dtype).masked_fill_(block.hidden, mask_value(logits.dtype))
-        logits.unflatten(0, (batch, -1)).add_(hidden)
+        logits.unflatten(0, (batch, -1)).add_(_bias(block.hidden, logits.dtype))
     if plan.key_mask is not None:
         logits.unflatten(0, (batch, -1)).add_(plan.key_mask[:, None, None, block.keys])
     if of.slot_k is not None and block.slots.stop:

@@ -62,22 +62,31 @@ def segment_attention(
 
 
 def all_pairs_attention(
-    query: Tensor, key: Tensor, value: Tensor, embeddings: Tensor, biases: Tensor, *, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embeddings: Tensor,
+    biases: Tensor,
+    *,
+    hidden: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
     """Return softmax((q_i k_j + q_i p_(i-j)) / sqrt(E) + s_(i-j)) v_j over all keys, a few queries at a time.
 
     Args:
         query, key, value: [B, H, N, E].
         embeddings, biases: p [H, 2 N - 1, E] and s [H, 2 N - 1] of the distances N - 1 to 1 - N.
+        hidden: bool [B, N], True = hidden key.
         dropout: probability of dropping a weight.
     """
     length, scale = query.shape[2], query.shape[3] ** -0.5
+    masked = None if hidden is None else hidden[:, None, None]
     size, outputs = chunk_size(4 * query.shape[:2].numel() * length, query.device), []
 
     def attend(query: Tensor, key: Tensor, value: Tensor, embeddings: Tensor, biases: Tensor) -> Tensor:
         q, rows = query * scale, query.shape[2]
         of_distance = by_key(q @ embeddings.mT + biases[:, None])[..., rows - 1 : rows - 1 + length]
-        return attention_weights(q @ key.mT + of_distance, None, dropout) @ value
+        return attention_weights(q @ key.mT + of_distance, masked, dropout) @ value
 
     with torch.autocast(query.device.type, enabled=False):
         for begin in range(0, length, size):

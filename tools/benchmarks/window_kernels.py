@@ -197,7 +197,7 @@ def tile_forms(name: str, pattern: str) -> Callable[[int], Forms]:
         inputs = normal(*[(1, HEADS, length, WIDTH)] * 3)
         with mock.patch.object(sys.modules[type(attention).__module__], "tiled_attention") as call:
             assert isinstance(attention, SparseAttention)
-            attention.attend_unpadded(*inputs)
+            attention.attend_visible(*inputs)
         listed = call.call_args.args[3] if len(call.call_args.args) > 3 else call.call_args.kwargs["tiles"]
 
         def whole(*x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import io
 import os
 import re
 import textwrap
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FunctionType, GenericAlias
@@ -210,7 +211,27 @@ def hydra() -> str:
     return "\n".join(["| Hydra | `cab run` |", "| --- | --- |", *rows])
 
 
-PARTS: dict[str, Callable[..., str]] = {"api": api, "example": example, "list": listed, "options": options}
+def backends() -> str:
+    """Return the number of attentions and patterns by kernels and precision, from attentions/backends.csv."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    with (ROOT / "attentions" / "backends.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            names = {part.split()[1] for part in row["backends"].split("; ") if part} - {"pytorch"}
+            kernels = ", ".join(sorted(names) + row["sdpa"].split("; "))
+            counts[kernels.strip(", ") or "none"][row["precision"]] += 1
+    lines = ["| Kernels | float32 | autocast | bfloat16 |", "| --- | --- | --- | --- |"]
+    for kernels, by in sorted(counts.items()):
+        lines.append(f"| {kernels} | {by['float32']} | {by['autocast']} | {by['bfloat16']} |")
+    return "\n".join(lines)
+
+
+PARTS: dict[str, Callable[..., str]] = {
+    "api": api,
+    "backends": backends,
+    "example": example,
+    "list": listed,
+    "options": options,
+}
 PARTS |= {"hydra": hydra, "paper": paper_tables}
 
 

@@ -1,0 +1,76 @@
+"""Forward passes of every attention on fake CUDA tensors, and the table of the backends that compute them.
+
+`python -m tests.helpers.attentions.on_fake_cuda` writes the table, attentions/backends.csv.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from cab import build_attention, kernels
+from cab.registry.registries import ATTENTIONS
+from tests.helpers.fake_cuda import Counts, fake_cuda, to_fake_cuda
+
+TABLE = Path(__file__).parents[3] / "attentions" / "backends.csv"
+COLUMNS = ("attention", "pattern", "precision", "backends", "sdpa")
+WRITE = (
+    f"python -m {Path(__file__).relative_to(Path(__file__).parents[3]).with_suffix('').as_posix().replace('/', '.')}"
+)
+
+PRECISIONS: dict[str, tuple[torch.dtype | None, torch.dtype]] = {
+    "float32": (None, torch.float32),
+    "autocast": (torch.bfloat16, torch.float32),
+    "bfloat16": (None, torch.bfloat16),
+}
+"""The dtype of autocast, if any, and of weights and inputs."""
+
+SIZES = 2, 600, 512
+"""Sequences, tokens, and features in eight heads."""
+SDPA = "sdpa "
+
+
+def forward(
+    name: str, pattern: str, precision: str, *, trains: bool = False, padded: bool = False
+) -> tuple[Counts, kernels.Uses]:
+    """Run one layer with its default options; if it ``trains``, with gradients recorded."""
+    module = build_attention(name, pattern=pattern, embed_dim=SIZES[2], num_heads=8).train(trains)
+    autocast, dtype = PRECISIONS[precision]
+    with fake_cuda(autocast) as counts, kernels.used() as uses, torch.set_grad_enabled(trains):
+        to_fake_cuda(module, dtype)
+        x = torch.empty(SIZES, dtype=dtype, device="cuda")
+        mask = torch.empty(SIZES[:2], dtype=torch.bool, device="cuda") if padded else None
+        if pattern in {"NC", "CC"}:
+            source = torch.empty(SIZES, dtype=dtype, device="cuda")
+            counts.launches = counts.bytes = 0
+            module(x, source, source, query_padding_mask=mask, key_padding_mask=mask)
+        else:
+            counts.launches = counts.bytes = 0
+            module(x, query_padding_mask=mask)
+    return counts, uses
+
+
+def rows(name: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of one attention: operations with their backends, and the kernels that torch chooses for SDPA."""
+    for pattern in map(str, ATTENTIONS.get(name).patterns):
+        for precision in PRECISIONS:
+            counts, uses = forward(name, pattern, precision)
+            backends = (f"{operation} {backend}" for operation, by in uses.counts.items() for backend in by)
+            sdpa = (kernel.removeprefix(SDPA) for kernel in counts.kernels if kernel.startswith(SDPA))
+            cells = name, pattern, precision, "; ".join(sorted(backends)), "; ".join(sorted(sdpa))
+            yield dict(zip(COLUMNS, cells, strict=True))
+
+
+def main() -> None:
+    with TABLE.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for entry in ATTENTIONS:
+            writer.writerows(rows(entry.name))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,364 @@
+"""CUDA devices without a GPU: tensors with ``is_cuda``, shape and dtype but no numbers, and a count of what they cost.
+
+Inside of :func:`fake_cuda` every tensor on ``cuda`` is fake, and every tensor on the CPU is real. The branches that a
+layer takes on CUDA and CUDA's autocast run as on a GPU. Kernels that torch cannot trace (flash-linear-attention, the
+Triton kernels, FlexAttention, scaled_dot_product_attention) are replaced by stubs that count one group of launches.
+Only forward passes run, by default without gradients.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+ROOT = Path(__file__).parents[2]
+CUDA, META = 1, 14
+"""Numbers of these device types in torch's table of device guards."""
+
+FREE = {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "detach",
+    "lift_fresh",
+    "_unsafe_view",
+}
+"""Operators that launch no kernel, in addition to views."""
+
+FROM_NOTHING = {"full_like", "ones_like", "rand_like", "randn_like", "zeros_like", "zero_", "fill_"} | {
+    f"new_{name}" for name in ("full", "ones", "zeros")
+}
+"""Operators that do not read their tensor."""
+
+ANSWER = 1
+"""The number that a read of a fake tensor gives, so that the layer runs to its end."""
+
+
+class Counts(TorchDispatchMode):
+    """Launches, bytes, casts and host reads of the operators on fake CUDA tensors.
+
+    Bytes are those of the inputs and outputs of each operator, without fusion or caches; an expanded dimension counts
+    once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches = self.bytes = self.float32_bytes = self.casts = self.cast_bytes = self.float64_launches = 0
+        self.kernels: Counter[str] = Counter()
+        """Calls of each kernel that a stub replaces."""
+        self.host: list[str] = []
+        """Reads of a CUDA tensor by the host and blocking copies, ``file:line operator``, in order."""
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Stay invisible to code that declines its kernels while operators are counted."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        device = kwargs.get("device")
+        if not any(x.is_cuda for x in inputs) and (device is None or torch.device(device).type == "cpu"):
+            with unset_fake_temporarily():
+                return func(*args, **kwargs)
+        name = func._overloadpacket.__name__
+        read = self.reads(name, args, kwargs, inputs)
+        if read:
+            self.host.append(f"{place()} {read}")
+            if name in ANSWERS:
+                return ANSWERS[name](*args, **kwargs)
+        if name in {"index", "index_put", "index_put_", "_unsafe_index"}:
+            args = (args[0], [as_positions(x, args[0]) for x in args[1]], *args[2:])
+        output = func(*args, **kwargs)
+        outputs = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+        if outputs and not func.is_view and name not in FREE:
+            sources = [] if name in FROM_NOTHING else inputs
+            self.add(1, sources, outputs)
+            if name == "_to_copy":
+                self.casts += 1
+                self.cast_bytes += sum(map(size, sources + outputs))
+        return output
+
+    def add(self, launches: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], extra: int = 0) -> None:
+        """Count kernels that read ``inputs``, write ``outputs`` and move ``extra`` bytes."""
+        total = sum(map(size, [*inputs, *outputs])) + extra
+        self.launches += launches
+        self.bytes += total
+        self.float32_bytes += total if outputs[0].dtype is torch.float32 else 0
+        self.float64_launches += launches if outputs[0].dtype in {torch.float64, torch.complex128} else 0
+
+    def reads(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: list[Tensor]) -> str | None:
+        """Return how the operator makes the host wait for the device, or None."""
+        if name in ANSWERS and kwargs.get("output_size") is None:
+            return name
+        if name in {"index", "index_put", "index_put_", "_unsafe_index"}:
+            indices = [x for x in args[1] if x is not None]
+            if any(x.dtype in {torch.bool, torch.uint8} for x in indices):
+                return f"{name} with a mask"
+            if any(not x.is_cuda for x in indices):
+                return f"{name} with indices on the host"
+        if name in {"_to_copy", "copy_"}:
+            target = torch.device(kwargs["device"]) if kwargs.get("device") else args[0].device
+            blocks = not (kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2]))
+            if target.type == "cpu" or (blocks and any(not x.is_cuda for x in inputs)):
+                return f"{name} to {target.type}"
+        return None
+
+
+def place() -> str:
+    """Return the innermost line of the project that is running."""
+    for frame in reversed(traceback.extract_stack()):
+        path = Path(frame.filename)
+        if path.is_relative_to(ROOT) and ".venv" not in path.parts and "tests" not in path.parts:
+            return f"{path.relative_to(ROOT)}:{frame.lineno}"
+    return "?"
+
+
+def as_positions(index: Tensor | None, x: Tensor) -> Tensor | None:
+    """Return an index on the device, with a mask replaced by as many positions as it could select."""
+    if index is None or index.dtype not in {torch.bool, torch.uint8}:
+        return None if index is None else torch.empty_like(index, device=x.device)
+    return torch.empty(index.numel(), dtype=torch.long, device=x.device)
+
+
+def _unique(x: Tensor, *_: Any, **__: Any) -> tuple[Tensor, ...]:
+    return (
+        torch.empty_like(x.flatten()),
+        torch.empty_like(x, dtype=torch.long),
+        x.new_empty(x.numel(), dtype=torch.long),
+    )
+
+
+ANSWERS: dict[str, Callable[..., Any]] = {
+    "_local_scalar_dense": lambda x: bool(ANSWER) if x.dtype is torch.bool else ANSWER,
+    "equal": lambda *_: True,
+    "nonzero": lambda x: x.new_empty(x.numel(), x.dim(), dtype=torch.long),
+    "masked_select": lambda x, _: torch.empty_like(x.flatten()),
+    "_unique2": _unique,
+    "unique_dim": _unique,
+    "repeat_interleave": lambda repeats, **_: torch.empty_like(repeats, dtype=torch.long),
+    "bincount": lambda x, *_: x.new_empty(x.numel(), dtype=torch.long),
+}
+"""Operators whose result or its shape the host waits for, and stand-ins of the result."""
+
+
+def size(x: Tensor) -> int:
+    """Return the bytes that a tensor occupies; an expanded dimension counts once."""
+    return x.element_size() * math.prod(n for n, stride in zip(x.shape, x.stride(), strict=True) if stride or not n)
+
+
+@contextmanager
+def fake_cuda(autocast: torch.dtype | None = None) -> Iterator[Counts]:
+    """Make tensors on ``cuda`` fake and count their operators; ``autocast`` is the dtype of CUDA's autocast, if any."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        cuda_guard(),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        torch.no_grad(),
+        Counts() as counts,
+    ):
+        for module, names in stubs(counts).items():
+            for name, stub in names.items():
+                patch.setattr(module, name, stub)
+        for name, module in stub_modules(counts).items():
+            patch.setitem(sys.modules, name, module)
+        before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(False)  # as by default, unlike in the tests
+        torch.set_autocast_enabled("cuda", autocast is not None)
+        torch.set_autocast_dtype("cuda", autocast or before[1])
+        try:
+            yield counts
+        finally:
+            torch.set_autocast_enabled("cuda", before[0])
+            torch.set_autocast_dtype("cuda", before[1])
+            torch.use_deterministic_algorithms(strict[0], warn_only=strict[1])
+            torch.clear_autocast_cache()
+
+
+@contextmanager
+def cuda_guard() -> Iterator[None]:
+    """Let a build of torch without CUDA index and copy fake CUDA tensors.
+
+    Many of its operators enter the device of their tensor through a table, which has no entry for CUDA in such a
+    build. The entry for meta tensors does nothing, so it serves for fake ones.
+    """
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    table = (ctypes.c_void_p * (META + 1)).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    before = table[CUDA]
+    table[CUDA] = before or table[META]
+    try:
+        yield
+    finally:
+        table[CUDA] = before
+
+
+def to_fake_cuda(module: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+    """Move a module to fake CUDA, its floating-point parameters and buffers to ``dtype`` if given. In place."""
+
+    def move(x: Tensor) -> Tensor:
+        return torch.empty(x.shape, dtype=dtype if dtype and x.is_floating_point() else x.dtype, device="cuda")
+
+    for part in module.modules():
+        part._parameters.update({name: nn.Parameter(move(x)) for name, x in part._parameters.items() if x is not None})
+        part._buffers.update({name: move(x) for name, x in part._buffers.items() if x is not None})
+    return module
+
+
+# --- Stubs of kernels that torch cannot trace ---------------------------------------------
+
+
+class Opaque:
+    """Counts the calls of one kernel that is not traced."""
+
+    def __init__(self, counts: Counts, name: str, launches: int = 1) -> None:
+        self.counts, self.name, self.launches = counts, name, launches
+
+    def count(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], extra: int = 0) -> None:
+        self.counts.kernels[self.name] += 1
+        self.counts.add(self.launches, [x for x in inputs if x is not None], outputs, extra)
+
+
+FLA_LAUNCHES = {"chunk_simple_gla": 3, "chunk_gla": 6, "chunk_delta_rule": 6, "chunk_gated_delta_rule": 7}
+"""Kernels that a function of flash-linear-attention launches; 8 for the others."""
+FLA_CHUNK = 64
+
+
+class FlaFunction(Opaque):
+    """A function of flash-linear-attention, from q, k, v and more [B, T, H, ...] to outputs and the last state.
+
+    It copies inputs that are not contiguous, and writes and reads the state [K, V] before each chunk.
+    """
+
+    def __init__(self, counts: Counts, name: str) -> None:
+        super().__init__(counts, f"fla {name}", FLA_LAUNCHES.get(name, 8))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        named = dict(zip(("q", "k", "v"), args, strict=False)) | kwargs
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        inputs = [x.contiguous() for x in inputs]
+        value, (batch, _, heads, width) = named["v"], named["v"].shape
+        length, keys = named["q"].shape[1], named["k"].shape[-1]
+        output = torch.empty(batch, length, heads, width, dtype=value.dtype, device=value.device)
+        state = torch.empty(batch, heads, keys, width, dtype=torch.float32, device=value.device)
+        self.count(inputs, [output, state], 4 * batch * heads * -(-length // FLA_CHUNK) * keys * width)
+        return output, state
+
+
+class FlaModule(ModuleType):
+    """A module of fla.ops, all of whose functions are stubs."""
+
+    def __init__(self, counts: Counts, name: str) -> None:
+        super().__init__(name)
+        self.__dict__["counts"] = counts
+
+    def __getattr__(self, name: str) -> FlaFunction:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return FlaFunction(self.__dict__["counts"], name)
+
+
+FLA_MODULES = (
+    *("comba", "delta_rule", "gated_delta_product", "gated_delta_rule", "gdn2", "generalized_delta_rule"),
+    *("generalized_delta_rule.dplr", "gla", "kda", "rwkv6", "rwkv7", "simple_gla"),
+)
+
+
+def stub_modules(counts: Counts) -> dict[str, ModuleType]:
+    """Return stand-ins of modules whose import needs a GPU or loads the compiler."""
+    triton = ModuleType("attentions.kernels.triton_kernels")
+    triton.recurrence_sums, triton.delta_rule_states = triton_stubs(counts)  # type: ignore[attr-defined]
+    fla = {f"fla.ops.{name}": FlaModule(counts, name) for name in FLA_MODULES}
+    return {"attentions.kernels.triton_kernels": triton, **fla}
+
+
+def triton_stubs(counts: Counts) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return stubs of ``recurrence_sums`` and ``delta_rule_states``."""
+    sums, states = Opaque(counts, "triton recurrence_sums"), Opaque(counts, "triton delta_rule_states")
+
+    def recurrence_sums(initial: Tensor, added: Tensor, factor: Tensor | None, **_: Any) -> tuple[Tensor, Tensor]:
+        outputs = torch.empty_like(added), torch.empty_like(initial)
+        sums.count([initial, added, factor], outputs)
+        return outputs
+
+    def delta_rule_states(
+        initial: Tensor, x: Tensor, w: Tensor, k: Tensor, decay: Tensor | None, **_: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        before = initial.new_empty(*w.shape[:3], *initial.shape[2:])
+        outputs = torch.empty_like(x), before, torch.empty_like(initial)
+        states.count([initial, x, w, k, decay], outputs)
+        return outputs
+
+    return recurrence_sums, delta_rule_states
+
+
+HALVES = {torch.bfloat16, torch.float16}
+
+
+def sdpa_backend(query: Tensor, value: Tensor, mask: Tensor | None) -> str:
+    """Return the kernel that torch takes on CUDA by its documented conditions, with cuDNN's left out."""
+    is_half, width = query.dtype in HALVES, query.shape[-1]
+    if is_half and mask is None and width == value.shape[-1] and width <= 256:
+        return "flash"
+    multiple = 8 if is_half else 4
+    return "efficient" if width % multiple == 0 and value.shape[-1] % multiple == 0 else "math"
+
+
+def stubs(counts: Counts) -> dict[Any, dict[str, Callable[..., Any]]]:
+    """Return stubs of functions by the module that holds them."""
+    from torch.nn.attention import flex_attention as flex
+
+    from attentions.kernels import window_attention
+
+    exact = F.scaled_dot_product_attention
+
+    def sdpa(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        *_: Any,
+        **__: Any,
+    ) -> Tensor:
+        if not query.is_cuda:
+            return exact(query, key, value, attn_mask, dropout_p, *_, **__)
+        if torch.is_autocast_enabled("cuda"):
+            half = torch.get_autocast_dtype("cuda")
+            query, key, value = (x.to(half) if x.dtype is torch.float32 else x for x in (query, key, value))
+        output = query.new_empty(*query.shape[:-1], value.shape[-1])
+        name = f"sdpa {sdpa_backend(query, value, attn_mask)}"
+        Opaque(counts, name).count([query, key, value, attn_mask], [output])
+        return output
+
+    def flex_attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
+        output = query.new_empty(*query.shape[:-1], value.shape[-1])
+        Opaque(counts, "flex_attention").count([query, key, value], [output])
+        return output
+
+    return {
+        F: {"scaled_dot_product_attention": sdpa},
+        flex: {"flex_attention": flex_attention},
+        torch: {"compile": lambda function, **_: function},
+        window_attention: {"flex_works": lambda *_: True},
+    }
