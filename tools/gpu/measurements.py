@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cab import kernels as backends
 from cab.config.compose import compose
@@ -36,9 +37,9 @@ from cab.efficiency.subjects import FUSED, AttentionSubject
 from cab.efficiency.third_party import find_implementations
 from cab.efficiency.workload import capture_graph
 from cab.errors import Preempted, first_line
+from cab.files.text_table import read_csv
 from cab.patterns import Pattern
 from cab.registry.build import make_attention
-from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell
 from cab.runner.engine import Run, StepObserver, find_engine, make_initial_backbone
 from cab.runner.processes import Processes
@@ -158,11 +159,11 @@ def _softmax_rates(device: str) -> Iterator[tuple[str, float, str]]:
 
 def correctness(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
     """Return the errors of a layer in bfloat16 against float64: with its kernels, and of the readable form."""
-    lengths = (131, 1030) if device == "cuda" else (131,)
-    return [_errors(item, width, length, device) for width in (64, 128) for length in lengths]
+    lengths, heads = ((131, 1030), 8) if device == "cuda" else ((131,), 2)
+    return [_errors(item, width, heads, length, device) for width in (64, 128) for length in lengths]
 
 
-def _errors(name: str, width: int, length: int, device: str, heads: int = 2) -> Row:
+def _errors(name: str, width: int, heads: int, length: int, device: str) -> Row:
     torch.manual_seed(0)
     layer = make_attention(Spec(name, {}), Pattern.CS, embed_dim=heads * width, num_heads=heads).to(device).eval()
     x = torch.randn(2, length, heads * width, device=device)
@@ -185,7 +186,7 @@ def _errors(name: str, width: int, length: int, device: str, heads: int = 2) -> 
 
 
 def _text(uses: backends.Uses) -> str:
-    return "; ".join(f"{operation}={'+'.join(counts)}" for operation, counts in sorted(uses.counts.items()))
+    return "; ".join(sorted(f"{operation} {backend}" for operation, by in uses.counts.items() for backend in by))
 
 
 def _outputs(layer: nn.Module, x: Tensor, device: str) -> list[Tensor]:
@@ -202,25 +203,62 @@ def _relative(found: Tensor, wanted: Tensor) -> float:
     return float((found.double() - wanted).norm() / wanted.norm().clamp(min=1e-30))
 
 
+STORED = Path(__file__).parents[2] / "attentions" / "backends.csv"
+PRECISIONS = {
+    "float32": (None, torch.float32),
+    "autocast": (torch.bfloat16, torch.float32),
+    "bfloat16": (None, torch.bfloat16),
+}
+"""As in the table: the dtype of autocast, if any, and of weights and inputs."""
+
+
 def kernels(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
-    """Return the backends that compute the operations of each attention of a pattern, per precision."""
-    rows: list[Row] = []
-    pattern = Pattern.parse(item)
-    names = [entry.name for entry in ATTENTIONS.load() if pattern in entry.patterns] if device == "cuda" else ["gla"]
-    for name in names:
-        row: dict[str, object] = {"attention": name, "pattern": item}
-        for dtype in ("float32", "bfloat16"):
-            setting = Setting(2, 256, 2, device=device, dtype=dtype)
-            try:
-                module = AttentionSubject.parse(name).build(pattern, setting).to(device).eval()
-                x = torch.randn(2, 512, 256, device=device, dtype=setting.torch_dtype)
-                with setting.autocast(), torch.no_grad(), backends.used() as uses:
-                    module(x)
-                row[dtype] = _text(uses)
-            except Exception as error:
-                row[dtype] = first_line(error)[:80]
-        rows.append(row)
-    return rows
+    """Return the rows of attentions/backends.csv that differ here, of a pattern or of FlexAttention."""
+    rows = [row for row in read_csv(STORED) if item == ("flex" if "flex" in row["backends"] else row["pattern"])]
+    rows = [row for row in rows if device == "cuda" or row["attention"] == "gla"]
+    found: list[Row] = []
+    for row in rows:
+        wanted = {name: row[name] for name in ("backends", "sdpa")}
+        try:
+            here = _backends(row["attention"], row["pattern"], row["precision"], device, sees_sdpa=item != "flex")
+        except Exception as error:
+            here = {"backends": first_line(error)[:80]}
+        if here != wanted:
+            place = {name: row[name] for name in ("attention", "pattern", "precision")}
+            found.append({**place, **{f"{name} stored": wanted[name] for name in here}, **here})
+    return [
+        {"attention": f"{len(rows) - len(found)} of {len(rows)} rows", "pattern": item, "backends": "equal"},
+        *found,
+    ]
+
+
+def _backends(name: str, pattern: str, precision: str, device: str, *, sees_sdpa: bool) -> dict[str, str]:
+    autocast, dtype = PRECISIONS[precision]
+    module = make_attention(Spec(name, {}), Pattern.parse(pattern), embed_dim=512, num_heads=8).to(device, dtype).eval()
+    x, source = (torch.randn(2, 600, 512, device=device, dtype=dtype) for _ in range(2))
+    inputs = (x, source, source) if pattern in ("NC", "CC") else (x,)
+    sdpa = _Sdpa()
+    with (
+        torch.no_grad(),
+        torch.autocast(device, autocast, enabled=autocast is not None),
+        backends.used() as uses,
+        sdpa if sees_sdpa else contextlib.nullcontext(),
+    ):
+        module(*inputs)
+    return {"backends": _text(uses), **({"sdpa": "; ".join(sorted(sdpa.kernels))} if sees_sdpa else {})}
+
+
+class _Sdpa(TorchDispatchMode):
+    """Names of the kernels that torch chooses for softmax attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if named := re.fullmatch(r"_scaled_dot_product_(\w+?)_attention(_for_cpu)?", func._overloadpacket.__name__):
+            self.kernels.add(named[1])
+        return func(*args, **(kwargs or {}))
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
@@ -285,7 +323,7 @@ def _cells(cost: Cost) -> dict[str, object]:
 
 # --- training ---------------------------------------------------------------------------------------------------------
 
-PRECISIONS = {
+TRAINED = {
     "float32": ("trainer.precision=32-true", "highest"),
     "tf32": ("trainer.precision=32-true", "high"),
     "bf16": ("trainer.precision=bf16-mixed", "highest"),
@@ -301,7 +339,7 @@ def lm(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
     steps = 20
     if device == "cpu":
         sizes, steps = ["preset=smoke"], 4
-    overrides, products = PRECISIONS[precision]
+    overrides, products = TRAINED[precision]
     words = ["task=lm", "pattern=CS", f"attention={attention}", *sizes, *overrides.split()]
     cell = _cell([*words, "task.tokenizer=null", "task.vocab_size=1000"], device)
     corpus: Any = cell.task.corpus  # type: ignore[attr-defined]

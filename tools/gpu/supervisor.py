@@ -83,7 +83,7 @@ STEPS = {
     "machine": Step("machine and versions", 5, ("all",), ("all",)),
     "roofs": Step("measured rates of the machine", 20, ("rates", "launches", "softmax"), ("rates", "softmax")),
     "correctness": Step("errors in bfloat16 against float64", 90, RECURRENT, ("gla",)),
-    "kernels": Step("packages whose kernels ran", 20, ("CS", "NS"), ("CS",)),
+    "kernels": Step("backends that differ from attentions/backends.csv", 20, ("CS", "NS", "NC", "CC", "flex"), ("CS",)),
     "costs": Step("time in milliseconds", 180, ("vanilla", *RECURRENT, "local"), ("vanilla", "gla")),
     "lm": Step(
         "training steps of LM at the paper's size",
