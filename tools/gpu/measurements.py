@@ -443,7 +443,8 @@ def table3(item: str, device: str, folder: Path) -> list[Row]:
     words += ["preset=paper", f"attention={attention}", f"seed={seed}", f"device={device}"]
     if device == "cpu":
         words += ["trainer.max_epochs=null", "trainer.max_steps=2", "trainer.validate_every=null"]
-        words += ["trainer.patience=null", "trainer.checkpoint_selection=last", "task.limit=32"]
+        words += ["trainer.patience=null", "trainer.checkpoint_selection=last"]
+        words += ["trainer.batch_size=2", "task.limit=4", "task.evaluation_batch_size=4"]
     try:
         outcome = run_cell(compose([*words, f"results_dir={folder / 'records'}"]), command=f"cab run {' '.join(words)}")
     except Preempted as stop:  # after a checkpoint

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from tools.gpu.supervisor import ARCHIVE
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "scripts"
 WHEELS = ROOT / "wheels" / "gpu"
 LIMIT = 40 * 2**20

@@ -20,7 +20,7 @@ from cab.registry.registries import ATTENTIONS, TASKS
 from tools.gpu import supervisor
 from tools.gpu.supervisor import STEPS, Results, Step, Worker
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MEASUREMENTS = "tests.helpers.gpu_measurements"
 LONG = 600.0
 
