@@ -12,14 +12,15 @@ from torch import Tensor
 
 from attentions import efficient
 from attentions.kernels import causal_abc
-from attentions.kernels.delta_rule import BLOCK, WIDEST, delta_rule, delta_rule_chunked
-from attentions.kernels.recurrence import block_recurrence
+from attentions.kernels.delta_rule import BLOCK, WIDEST, _removals, delta_rule, delta_rule_chunked
+from attentions.kernels.recurrence import block_recurrence, block_states
 from cab import build_attention
 from cab.efficiency.operations import count_operations
 from cab.kernels import use
 from tests.helpers.attentions.agreement import assert_compiles, assert_forms_agree, make
 from tests.helpers.attentions.interpreter import compiled, interpreted, needs_triton, run_on_a_cpu
 from tests.helpers.attentions.trust import slow_unless_new
+from tools.verification.kernels import check_backend
 
 SHARED_MEMORY = 227 * 1024
 """Bytes that a program may have on compute capability 9.0."""
@@ -114,6 +115,15 @@ def test_the_kernel_is_the_loop(
         assert all(x.dtype is dtype for x in result)
         with use("pytorch"):
             assert_near(result, with_gradients(function, upcast(inputs)), error)
+
+
+@pytest.mark.usefixtures("_fused")
+@pytest.mark.parametrize("width", [64, pytest.param(128, marks=pytest.mark.slow)])
+def test_the_kernels_are_as_exact_as_the_loops(width: int) -> None:
+    for operation in (block_recurrence, block_states, delta_rule_chunked, _removals):
+        found = check_backend(operation, operation.backends[0], "cpu", torch.float32, width, (131,))
+        assert found is not None
+        assert found.passed, found
 
 
 def test_states_too_wide_for_the_kernel_go_a_step_a_block(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ from triton.runtime.interpreter import _implicit_cvt
 from attentions.kernels import delta_rule as delta_rules, fla_kernels
 from attentions.kernels.recurrence import recurrence
 from cab.efficiency.operations import count_operations
-from cab.kernels import Operation
+from cab.kernels import Operation, operations
+from tools.verification.kernels import check_backend
 
 HEADS, KEYS, VALUES = 2, 18, 20
 
@@ -136,3 +137,14 @@ def test_who_counts_operators_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fla_kernels, "FACTORS", torch.float32)
     given = draw("heads", 5)
     assert count_operations(lambda: fla_kernels.recurrence(**given)).foreign == {"flash-linear-attention"}
+
+
+@pytest.mark.parametrize("operation", [op for op in operations() if any(x.name == "fla" for x in op.backends)])
+def test_an_operation_is_as_exact_as_its_reference(
+    operation: Operation[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float16, since the interpreter has no bfloat16."""
+    monkeypatch.setattr(fla_kernels, "FACTORS", torch.float16)
+    found = check_backend(operation, operation.backends[0], "cpu", torch.float16, 64, (131,))
+    assert found is not None
+    assert found.passed, found
