@@ -232,13 +232,21 @@ def backends() -> dict[str, tuple[str, ...]]:
     return {op.name: (*(backend.name for backend in op.backends), REFERENCE) for op in operations()}
 
 
+def kernel_times(call: Callable[[], object]) -> dict[str, list[float]]:
+    """Call once under the profiler and return the seconds of each kernel, copy and fill on the GPU, by name."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    times = defaultdict[str, list[float]](list)
+    for event in profile.events() or ():
+        if event.device_type.name == "CUDA" and not event.is_user_annotation:
+            times[event.name].append(event.time_range.elapsed_us() / 1e6)
+    return dict(times)
+
+
 def device_kernels(call: Callable[[], object]) -> list[str]:
     """Call once under the profiler and return the names of the kernels that ran on the GPU.
 
     A backend may choose among kernels of its own, so its name does not say which one ran.
     """
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        call()
-        torch.cuda.synchronize()
-    on_device = (event.key for event in profile.key_averages() if event.device_type.name == "CUDA")
-    return sorted(name for name in on_device if not name.startswith(("Memcpy", "Memset")))
+    return sorted(name for name in kernel_times(call) if not name.startswith(("Memcpy", "Memset")))

@@ -47,7 +47,7 @@ def clock_facts() -> dict[str, Any]:
     return {"clock": clock, "clock_most": clock_most, "temperature": temperature, "throttled": throttled}
 
 
-POWER_SECONDS = 0.5
+POWER_SECONDS = 0.3
 """Time between the first and the last reading of the energy counter, which changes about every 100 ms."""
 
 

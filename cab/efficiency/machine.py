@@ -10,8 +10,6 @@ than matrix products or moves more data than needed.
 from __future__ import annotations
 
 import functools
-import re
-from collections import defaultdict
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -20,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.cuda import Event
-from torch.profiler import ProfilerActivity, profile
 
 from cab.efficiency.cost import Cost
 from cab.efficiency.setting import Setting
@@ -64,27 +61,6 @@ def launch_seconds(call: Callable[[], object]) -> tuple[float, float]:
     queued = perf_counter()
     torch.cuda.synchronize()
     return queued - begin, perf_counter() - begin
-
-
-def device_kernels(call: Callable[[], object]) -> dict[str, list[float]]:
-    """Return the seconds on the GPU of each kernel, copy and fill of one call by name, the longest name first.
-
-    Kernels are read from the profiler: events around a call that launches too slowly include the gaps between kernels.
-    """
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-        call()
-        torch.cuda.synchronize()
-    kernels = defaultdict[str, list[float]](list)
-    for event in profiled.events() or ():
-        if event.device_type.name == "CUDA" and not event.is_user_annotation:
-            kernels[short_name(event.name)].append(event.time_range.elapsed_us() / 1e6)
-    return dict(sorted(kernels.items(), key=lambda item: -sum(item[1])))
-
-
-def short_name(kernel: str) -> str:
-    """Return the name of a kernel without return type, namespaces, template arguments and parameters."""
-    name = re.split(r"[<(]", kernel.removeprefix("void ").replace("(anonymous namespace)::", ""), maxsplit=1)[0]
-    return name.rpartition("::")[2].strip() or kernel
 
 
 @functools.cache

@@ -15,8 +15,10 @@ import dataclasses
 import gc
 import math
 import random
+import re
 import resource
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,7 +34,7 @@ from cab import kernels
 from cab.composite import count_layers
 from cab.efficiency.cost import BUSY, DECODING, LAUNCH_BOUND, Cost
 from cab.efficiency.gpu import power_and_energy
-from cab.efficiency.machine import Machine, device_kernels, launch_seconds, seconds
+from cab.efficiency.machine import Machine, launch_seconds, seconds
 from cab.efficiency.operations import Operations, count_operations
 from cab.efficiency.packed import padded_label
 from cab.efficiency.setting import DTYPES, Setting, appendix_g
@@ -239,12 +241,21 @@ def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Sett
 def observe(case: Case, tokens: int) -> None:
     """Note the kernels of one call, and the power and energy of repeated calls with ``tokens`` tokens each."""
     assert case.workload is not None
-    found = device_kernels(case.workload.call)
+    found = defaultdict[str, list[float]](list)
+    for kernel, times in kernels.kernel_times(case.workload.call).items():
+        found[short_name(kernel)] += times
     case.kernel_seconds = sum(map(sum, found.values()))
-    case.facts["device_kernels"] = "; ".join(f"{name} {len(times)}" for name, times in found.items())
+    slowest = sorted(found, key=lambda name: -sum(found[name]))
+    case.facts["device_kernels"] = "; ".join(f"{name} {len(found[name])}" for name in slowest)
     if measured := power_and_energy(case.workload.call, case.calls):
         watts, joules = measured
         case.facts |= {"power": watts, "joules_per_token": joules / tokens}
+
+
+def short_name(kernel: str) -> str:
+    """Return the name of a kernel without return type, namespaces, template arguments and parameters."""
+    name = re.split(r"[<(]", kernel.removeprefix("void ").replace("(anonymous namespace)::", ""), maxsplit=1)[0]
+    return name.rpartition("::")[2].strip() or kernel
 
 
 def sample(case: Case, setting: Setting) -> None:

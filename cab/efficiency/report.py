@@ -81,9 +81,13 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
         title = "speedup of packed over padded sequences / memory ratio"
         yield table(title, how, lambda cost: f"{cost.speedup_vs_padded:.2f} / {cost.bytes_vs_padded:.2f}", packed)
     if compared := [cost for cost in costs if cost.best_third_party]:
-        title = "speedup over the best third-party version: total / attention part / memory ratio"
+        measured = {(cost.attention, cost.length): cost for cost in costs}
         yield table(
-            title, how, _third_party, compared, lambda cost: f"{cost.attention} ({cost.best_third_party.split('@')[1]})"
+            "ms beyond the projections / MiB, each with that of the best third-party version",
+            how,
+            lambda cost: _third_party(cost, measured[cost.best_third_party, cost.length]),
+            compared,
+            lambda cost: f"{cost.attention} ({cost.best_third_party.split('@')[1]})",
         )
 
 
@@ -123,7 +127,7 @@ def _roof(cost: Cost) -> str:
 
 def _gpu(cost: Cost) -> str:
     factors = (cost.host_seconds, 1e3), (cost.busy, 100), (cost.power, 1), (cost.joules_per_token, 1e3)
-    return " / ".join("-" if x is None else f"{x * factor:.3g}" for x, factor in factors)
+    return " / ".join(_number(value, factor) for value, factor in factors)
 
 
 def _change(cost: Cost) -> str:
@@ -131,6 +135,10 @@ def _change(cost: Cost) -> str:
     return f"{time} / {cost.bytes_vs_former:.2f}" if cost.bytes_vs_former else time
 
 
-def _third_party(cost: Cost) -> str:
-    ratios = cost.speedup_vs_third_party, cost.speedup_vs_third_party_without_projections, cost.bytes_ratio
-    return " / ".join("-" if x is None else f"{x:.2f}" for x in ratios)
+def _third_party(cost: Cost, other: Cost) -> str:
+    times = (_number(x.seconds_without_projections, 1e3) for x in (cost, other))
+    return f"{' '.join(times)} / {' '.join(_number(x.bytes, 2.0**-20) for x in (cost, other))}"
+
+
+def _number(value: float | None, factor: float) -> str:
+    return "-" if value is None else f"{value * factor:.3g}"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ["attention", "pattern", "phase", "length", "seconds", "bytes", "complexity"]
 _SETTING = ["run", "protocol", "batch_size", "embed_dim", "num_heads", "dtype", "device"]
-_SETTING += ["hardware", "threads", "torch"]
+_SETTING += ["hardware", "threads", "torch", "compiled"]
 _PUBLISHED = ["attention", "length", "memory_mib", "time_ms"]
 
 

@@ -15,6 +15,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ from cab.runner.run import run_cell
 from cab.spec import Spec
 from tools.gpu.supervisor import Row
 from tools.gpu.tuning import tune_quickly
+from tools.verification.kernels import LENGTHS, MARGIN, check_backend
 
 PAPER_VOCABULARY = 48520
 """Entries of the dictionary of PG-19, which is not at hand."""
@@ -149,7 +151,7 @@ def _softmax_rates(device: str) -> Iterator[tuple[str, float, str]]:
     operations = 2 * batch * heads * length**2 * width  # causal: half of the pairs
     for name in BACKENDS if device == "cuda" else ("flash",):
         with sdpa_kernel(BACKENDS[name]):
-            call = lambda: F.scaled_dot_product_attention(*heads_of, is_causal=True)  # noqa: E731
+            call = partial(F.scaled_dot_product_attention, *heads_of, is_causal=True)
             call()
             yield f"softmax, {name}", operations * 10 / seconds(call, 10, device) / 1e12, "TFLOP/s"
 
@@ -158,31 +160,53 @@ def _softmax_rates(device: str) -> Iterator[tuple[str, float, str]]:
 
 
 def correctness(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
-    """Return the errors of a layer in bfloat16 against float64: with its kernels, and of the readable form."""
-    lengths, heads = ((131, 1030), 8) if device == "cuda" else ((131,), 2)
-    return [_errors(item, width, heads, length, device) for width in (64, 128) for length in lengths]
+    """Return the errors of the backends of an operation, or of a layer (``layer NAME``), against float64."""
+    kind, _, layer = item.partition(" ")
+    if layer:
+        return [_layer_errors(layer, device)]
+    [operation] = [found for found in backends.operations() if found.name == kind]
+    chosen = operation.backends if device == "cuda" else [backends.Backend("pytorch", operation.reference)]
+    lengths, rows = LENGTHS if device == "cuda" else LENGTHS[:1], list[Row]()
+    for backend in chosen:
+        if backend.is_installed and torch.bfloat16 in backend.dtypes:
+            for width in (64, 128):
+                found = check_backend(operation, backend, device, torch.bfloat16, width, lengths)
+                assert found is not None
+                verdict = {"error": found.error, "limit": found.limit, "passed": found.passed, "at": found.where}
+                rows.append({"of": item, "backends": backend.name, **verdict})
+    return rows
 
 
-def _errors(name: str, width: int, heads: int, length: int, device: str) -> Row:
+def _layer_errors(name: str, device: str) -> Row:
+    """Return the worst error of a layer in bfloat16, relative to that of its readable form."""
     torch.manual_seed(0)
-    layer = make_attention(Spec(name, {}), Pattern.CS, embed_dim=heads * width, num_heads=heads).to(device).eval()
-    x = torch.randn(2, length, heads * width, device=device)
+    dim, heads, length = (512, 8, 1030) if device == "cuda" else (128, 2, 131)
+    layer = make_attention(Spec(name, {}), Pattern.CS, embed_dim=dim, num_heads=heads).to(device).eval()
+    x = torch.randn(2, length, dim, device=device)
     with backends.use("pytorch"):
         wanted = _outputs(copy.deepcopy(layer).double(), x.double(), device)
         readable = [_relative(*pair) for pair in zip(_outputs(layer, x, device), wanted, strict=True)]
     with backends.used() as uses:
         errors = [_relative(*pair) for pair in zip(_outputs(layer, x, device), wanted, strict=True)]
-    worst = max(range(len(errors)), key=lambda i: errors[i] / max(readable[i], 1e-12))
-    return {
-        "attention": name,
-        "width": width,
-        "tokens": length,
-        "backends": _text(uses),
-        "output": errors[0],
-        "of PyTorch": readable[0],
-        "worst ratio": errors[worst] / max(readable[worst], 1e-12),
-        "at": ["output", "input", *(name for name, _ in layer.named_parameters())][worst],
-    }
+    limits = [MARGIN * max(error, torch.finfo(torch.float32).eps) for error in readable]
+    worst = max(range(len(errors)), key=lambda i: errors[i] / limits[i])
+    at = ["output", "input", *(name for name, _ in layer.named_parameters())][worst]
+    verdict = {"error": errors[worst], "limit": limits[worst], "passed": errors[worst] <= limits[worst], "at": at}
+    return {"of": f"layer {name}", "backends": _text(uses), **verdict}
+
+
+def _outputs(layer: nn.Module, x: Tensor, device: str) -> list[Tensor]:
+    """Return the output and the gradients of the input and of every parameter."""
+    x = x.clone().requires_grad_()
+    with torch.autocast(device, torch.bfloat16, enabled=x.dtype is torch.float32):
+        output = layer(x)
+    leaves = [x, *layer.parameters()]
+    gradients = torch.autograd.grad(output.double().cos().sum(), leaves, allow_unused=True, materialize_grads=True)
+    return [output.detach(), *gradients]
+
+
+def _relative(found: Tensor, wanted: Tensor) -> float:
+    return float((found.double() - wanted).norm() / wanted.norm().clamp(min=1e-30))
 
 
 def _text(uses: backends.Uses) -> str:
@@ -426,7 +450,7 @@ def _synchronizations(device: str) -> Iterator[Counter[str]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always")
-            warnings.showwarning = note
+            warnings.showwarning = note  # type: ignore[assignment]
             yield places
     finally:
         if device == "cuda":

@@ -70,6 +70,11 @@ class Step:
 RECURRENT = (
     "gla", "hgrn2", "ssd", "mamba3", "kda", "gated_deltanet", "deltaproduct", "comba", "rwkv7", "retention",
 )  # fmt: skip
+CHECKED = (
+    "recurrence", "delta_rule", "delta_product", "kda", "comba", "gated_delta_rule_2", "rwkv7",
+    "generalized_delta_rule", "block_recurrence", "block_states", "delta_states", "generalized_delta_states",
+    *(f"layer {name}" for name in ("vanilla", *RECURRENT, "local")),
+)  # fmt: skip
 TASKS = ("lm", "mlm", "sum", "sr", "pcc", "lstf", "tts fastspeech2", "tts transformer_tts")
 RUNS = tuple(
     f"{seed} {attention} {dataset} {features}"
@@ -82,7 +87,7 @@ RUNS = tuple(
 STEPS = {
     "machine": Step("machine and versions", 5, ("all",), ("all",)),
     "roofs": Step("measured rates of the machine", 20, ("rates", "launches", "softmax"), ("rates", "softmax")),
-    "correctness": Step("errors in bfloat16 against float64", 90, RECURRENT, ("gla",)),
+    "correctness": Step("errors in bfloat16 against float64", 90, CHECKED, ("recurrence", "layer gla")),
     "kernels": Step("backends that differ from attentions/backends.csv", 20, ("CS", "NS", "NC", "CC", "flex"), ("CS",)),
     "costs": Step("time in milliseconds", 180, ("vanilla", *RECURRENT, "local"), ("vanilla", "gla")),
     "lm": Step(
@@ -285,7 +290,7 @@ def measure_all(names: Sequence[str], worker: Worker, results: Results, device: 
         deadline = begin + (end - begin) * done / total
         for item in STEPS[name].on_cpu if device == "cpu" else STEPS[name].items:
             start = time.monotonic()
-            status, rows, error = "no time left", [], ""
+            status, rows, error = "no time left", list[Row](), ""
             if start < deadline:
                 worker.start(end - start)
                 status, rows, error = worker.measure(name, item, max(deadline - time.monotonic(), 0))

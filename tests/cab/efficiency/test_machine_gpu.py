@@ -16,13 +16,14 @@ from torch import nn
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
+from cab import kernels
 from cab.cli.main import main
 from cab.efficiency import benchmark, gpu, machine, protocols
 from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import LAUNCH_BOUND, Cost
 from cab.efficiency.gpu import clock_facts, refuse_when_shared
 from cab.efficiency.machine import Machine
-from cab.efficiency.protocols import measure_length
+from cab.efficiency.protocols import Case, measure_length
 from cab.efficiency.report import LAUNCHES, tables
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
@@ -96,7 +97,7 @@ class Gpu:
         self.kernels: list[FunctionEvent] = []
         cache = SimpleNamespace(zero_=lambda: self.launch("flush", self.FLUSH), numel=lambda: 2 * 1000)
         patch.setattr(machine, "second_level_cache", lambda: cache)
-        patch.setattr(machine, "profile", self.profile)
+        patch.setattr(torch.profiler, "profile", self.profile)
         patch.setattr(machine, "Event", lambda **_: Event(self))
         patch.setattr(torch.cuda, "synchronize", self.wait)
         for module in (machine, gpu):
@@ -149,18 +150,16 @@ def test_time_of_the_host_ends_when_all_is_queued(monkeypatch: pytest.MonkeyPatc
     assert ended == pytest.approx(Gpu.LAUNCH + 3e-3)
 
 
-def test_kernels_have_short_names_and_regions_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_a_call_are_not_its_regions_and_have_short_names(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Gpu(monkeypatch)
-    names = [
-        "void at::native::(anonymous namespace)::cat<float, 4>(int)",
-        "nvjet_hsh_128x256_NT",
-        "cat",
-        "Memset (Device)",
-    ]
-    kernels = machine.device_kernels(lambda: [device.launch(name, 1e-6 * len(name)) for name in names])
-    assert {name: len(times) for name, times in kernels.items()} == {"cat": 2, "nvjet_hsh_128x256_NT": 1, "Memset": 1}
-    assert kernels["cat"] == pytest.approx([1e-6 * len(names[0]), 3e-6])
-    assert list(kernels) == ["cat", "nvjet_hsh_128x256_NT", "Memset"]  # the longest first
+    cat, product = "void at::native::(anonymous namespace)::cat<float, 4>(int)", "nvjet_hsh_128x256_NT"
+    launched = {cat: 5e-6, product: 9e-6, "cat": 6e-6, "Memset (Device)": 1e-6}
+    case = Case(Steps(device, "a", []), Workload(lambda: [device.launch(*pair) for pair in launched.items()]))
+    monkeypatch.setattr(protocols, "power_and_energy", lambda *_: None)
+    protocols.observe(case, 1)
+    assert case.facts == {"device_kernels": f"cat 2; {product} 1; Memset 1"}  # the slowest first
+    assert case.kernel_seconds == pytest.approx(21e-6)
+    assert kernels.device_kernels(case.workload.call) == sorted([cat, product, "cat"])
 
 
 class Steps:

@@ -164,7 +164,8 @@ class Recorded:
     """A worker whose items take half of what they may, or as long as they want."""
 
     def __init__(self, clock: Clock, wanted: dict[str, float]) -> None:
-        self.clock, self.wanted, self.limits = clock, wanted, {}
+        self.clock, self.wanted = clock, wanted
+        self.limits: dict[str, float] = {}
 
     def start(self, seconds: float) -> None:
         pass
@@ -228,8 +229,13 @@ def test_every_step_has_its_function_and_its_place_in_the_report() -> None:
 
 
 def test_items_are_attentions_and_tasks_that_exist() -> None:
-    for step in ("correctness", "costs", "decoding"):
-        assert all(Pattern.CS in ATTENTIONS.get(name).patterns for name in STEPS[step].items)
+    from tools.gpu.measurements import backends
+
+    checked = STEPS["correctness"].items
+    layers = [name.removeprefix("layer ") for name in checked if name.startswith("layer ")]
+    for name in {*layers, *STEPS["costs"].items, *STEPS["decoding"].items}:
+        assert Pattern.CS in ATTENTIONS.get(name).patterns
+    assert {*checked} - {f"layer {name}" for name in layers} <= {operation.name for operation in backends.operations()}
     tasks = {item.split()[0] for item in STEPS["tasks"].items}
     assert tasks == {"lm", "mlm", "sum", "tts", "sr", "pcc", "lstf"}
     assert all(TASKS.get(name) for name in tasks)
