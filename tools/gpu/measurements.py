@@ -26,8 +26,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from cab import kernels as backends
+from cab.backbone import Backbone
 from cab.config.compose import compose
 from cab.efficiency import gpu
 from cab.efficiency.benchmark import Plan, measure
@@ -43,6 +45,7 @@ from cab.patterns import Pattern
 from cab.registry.build import make_attention
 from cab.runner.cell import Cell
 from cab.runner.engine import Run, StepObserver, find_engine, make_initial_backbone
+from cab.runner.evaluation import DeviceBatches
 from cab.runner.processes import Processes
 from cab.runner.provenance import hardware, revision, versions
 from cab.runner.run import run_cell
@@ -97,18 +100,19 @@ def roofs(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
 
 
 def _product_rates(device: str) -> Iterator[tuple[str, float, str]]:
-    for name, dtype, precision in (
-        ("bfloat16", "bfloat16", "highest"),
-        ("TF32", "float32", "high"),
-        ("float32", "float32", "highest"),
-    ):
-        sampled = Machine(Setting(device=device, dtype=dtype))
-        with _float32_products(precision):
-            for _ in range(3):
-                sampled.sample()
-        rates = sampled.rates()
-        yield f"{name} products", rates["matmul_rate"] / 1e12, "TFLOP/s"
-    yield "copies", rates["bandwidth"] / 1e9, "GB/s"
+    rates = {precision: _rates(precision, device) for precision in ("bf16", "tf32", "float32")}
+    for precision, measured in rates.items():
+        yield f"products, {precision}", measured["matmul_rate"] / 1e12, "TFLOP/s"
+    yield "copies", rates["float32"]["bandwidth"] / 1e9, "GB/s"
+
+
+def _rates(precision: str, device: str) -> dict[str, float]:
+    """Return the rates of :class:`Machine` in bf16, tf32 or float32."""
+    sampled = Machine(Setting(device=device, dtype="bfloat16" if precision == "bf16" else "float32"))
+    with _float32_products("high" if precision == "tf32" else "highest"):
+        for _ in range(3):
+            sampled.sample()
+    return sampled.rates()
 
 
 @contextlib.contextmanager
@@ -348,30 +352,38 @@ def _cells(cost: Cost) -> dict[str, object]:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 TRAINED = {
-    "float32": ("trainer.precision=32-true", "highest"),
-    "tf32": ("trainer.precision=32-true", "high"),
-    "bf16": ("trainer.precision=bf16-mixed", "highest"),
-    "compiled": ("trainer.precision=bf16-mixed trainer.compile=true", "highest"),
+    "float32": ("trainer.precision=32-true",),
+    "tf32": ("trainer.precision=32-true",),
+    "bf16": ("trainer.precision=bf16-mixed",),
+    "compiled": ("trainer.precision=bf16-mixed", "trainer.compile=true"),
 }
-"""Overrides and precision of products in float32."""
 
 
 def lm(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
-    """Return the time of a training step of LM at the paper's size, with four of its sixteen blocks per step."""
+    """Return the time of a training step of LM at the paper's size, with four of its sixteen blocks per step.
+
+    ``TFLOP/s`` counts the matrix products of the PyTorch form, three times those of a forward pass; ``of products`` is
+    its share of the measured rate of one product in this precision.
+    """
     attention, precision = item.split()
-    sizes = ["preset=paper", "trainer.batch_size=4", "trainer.micro_batch_size=1"]
-    steps = 20
+    cell, steps = lm_cell(attention, TRAINED[precision], device), 20
     if device == "cpu":
-        sizes, steps = ["preset=smoke"], 4
-    overrides, products = TRAINED[precision]
-    words = ["task=lm", "pattern=CS", f"attention={attention}", *sizes, *overrides.split()]
-    cell = _cell([*words, "task.tokenizer=null", "task.vocab_size=1000"], device)
-    corpus: Any = cell.task.corpus  # type: ignore[attr-defined]
-    if device == "cuda":  # words do not matter for the time, their number does
-        missing = PAPER_VOCABULARY - len(corpus.counts)
-        cell.task.corpus = dataclasses.replace(corpus, counts=np.pad(corpus.counts, (0, missing)))  # type: ignore[attr-defined]
-    with _float32_products(products):
-        return [{"attention": attention, "precision": precision, **_train(cell, steps, device)}]
+        cell, steps = _cell(["task=lm", "pattern=CS", f"attention={attention}", "preset=smoke"], device), 4
+    with _float32_products("high" if precision == "tf32" else "highest"):
+        row = {"attention": attention, "precision": precision, **_train(cell, steps, device)}
+    rate = row.pop("FLOP") / row["ms per step"] / 1e9  # type: ignore[operator]
+    peak = _rates({"compiled": "bf16"}.get(precision, precision), device)["matmul_rate"] / 1e12
+    return [{**row, "TFLOP/s": rate, "of products": rate / peak}]
+
+
+def lm_cell(attention: str, overrides: Sequence[str], device: str) -> Cell:
+    """Return the cell of LM with generated books: for the time, the number of words matters, not the words."""
+    words = ["task=lm", "pattern=CS", f"attention={attention}", "preset=paper", *overrides, "task.tokenizer=null"]
+    cell = _cell([*words, "task.vocab_size=1000", "trainer.batch_size=4", "trainer.micro_batch_size=1"], device)
+    task: Any = cell.task
+    counts = np.pad(task.corpus.counts, (0, PAPER_VOCABULARY - len(task.corpus.counts)))
+    task.corpus = dataclasses.replace(task.corpus, counts=counts)
+    return cell
 
 
 def tasks(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
@@ -420,12 +432,13 @@ def _train(cell: Cell, steps: int, device: str) -> dict[str, object]:
         run = Run(observed, "", engine, where, Processes(), observer=StepObserver(steps, note))
         run.folder.mkdir()
         backbone = make_initial_backbone(observed)
+        operations = _operations(observed, backbone, where) if warm else 0
         with run.open_files, _synchronizations(device) as found:
             engine.train(run, backbone)
     row: dict[str, object] = {"steps": steps}
     if warm:
         time_per_step = 1e3 * (marks[timed] - marks[warm]) / (timed - warm)
-        row |= {"ms per step": time_per_step}
+        row |= {"ms per step": time_per_step, "FLOP": operations}
     if is_cuda and warm:
         busy = sum(event.self_device_time_total for event in profiler.key_averages()) / 1e3 / PROFILED
         row |= {"busy": busy / time_per_step, "GiB": torch.cuda.max_memory_allocated() / 2**30}
@@ -433,6 +446,17 @@ def _train(cell: Cell, steps: int, device: str) -> dict[str, object]:
         row |= {"waits per step": sum(found.values()) / (warm or steps)}
         row |= {"at": " ".join(f"{place} {count}" for place, count in found.most_common(4))}
     return row
+
+
+def _operations(cell: Cell, backbone: Backbone, device: torch.device) -> int:
+    """Return the operations of matrix products in a training step."""
+    trainer = cell.config.trainer
+    rows = trainer.micro_batch_size or trainer.batch_size
+    batch = DeviceBatches(device).first(cell.task.training_set, rows)
+    backbone.to(device).train()
+    with torch.no_grad(), backends.use("pytorch"), FlopCounterMode(display=False) as counted:
+        cell.task.loss(backbone, batch)
+    return 3 * counted.get_total_flops() * trainer.batch_size // rows
 
 
 @contextlib.contextmanager
