@@ -151,11 +151,11 @@ BACKENDS = {
 
 def _softmax_rates(device: str) -> Iterator[tuple[str, float, str]]:
     batch, heads, length, width = (4, 8, 8192, 64) if device == "cuda" else (1, 1, 256, 64)
-    heads_of = [torch.randn(batch, heads, length, width, device=device, dtype=torch.bfloat16) for _ in range(3)]
+    q, k, v = (torch.randn(batch, heads, length, width, device=device, dtype=torch.bfloat16) for _ in range(3))
     operations = 2 * batch * heads * length**2 * width  # causal: half of the pairs
     for name in BACKENDS if device == "cuda" else ("flash",):
         with sdpa_kernel(BACKENDS[name]):
-            call = partial(F.scaled_dot_product_attention, *heads_of, is_causal=True)
+            call = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
             call()
             yield f"softmax, {name}", operations * 10 / seconds(call, 10, device) / 1e12, "TFLOP/s"
 
@@ -215,20 +215,6 @@ def _relative(found: Tensor, wanted: Tensor) -> float:
 
 def _text(uses: backends.Uses) -> str:
     return "; ".join(sorted(f"{operation} {backend}" for operation, by in uses.counts.items() for backend in by))
-
-
-def _outputs(layer: nn.Module, x: Tensor, device: str) -> list[Tensor]:
-    """Return the output and the gradients of the input and of every parameter."""
-    x = x.clone().requires_grad_()
-    with torch.autocast(device, torch.bfloat16, enabled=x.dtype is torch.float32):
-        output = layer(x)
-    leaves = [x, *layer.parameters()]
-    gradients = torch.autograd.grad(output.double().cos().sum(), leaves, allow_unused=True, materialize_grads=True)
-    return [output.detach(), *gradients]
-
-
-def _relative(found: Tensor, wanted: Tensor) -> float:
-    return float((found.double() - wanted).norm() / wanted.norm().clamp(min=1e-30))
 
 
 STORED = Path(__file__).parents[2] / "attentions" / "backends.csv"
