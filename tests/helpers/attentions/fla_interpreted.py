@@ -21,7 +21,7 @@ from triton.runtime.interpreter import _implicit_cvt
 from attentions.kernels import delta_rule as delta_rules, fla_kernels
 from attentions.kernels.recurrence import recurrence
 from cab.efficiency.operations import count_operations
-from cab.kernels import Operation, operations
+from cab.kernels import Operation
 from tools.verification.kernels import check_backend
 
 HEADS, KEYS, VALUES = 2, 18, 20
@@ -139,7 +139,13 @@ def test_who_counts_operators_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_operations(lambda: fla_kernels.recurrence(**given)).foreign == {"flash-linear-attention"}
 
 
-@pytest.mark.parametrize("operation", [op for op in operations() if any(x.name == "fla" for x in op.backends)])
+FUSED = (
+    recurrence, delta_rules.delta_rule, delta_rules.delta_product, delta_rules.generalized_delta_rule,
+    delta_rules.rwkv7, delta_rules.kda, delta_rules.gated_delta_rule_2, delta_rules.comba,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", FUSED, ids=lambda operation: operation.name)
 def test_an_operation_is_as_exact_as_its_reference(
     operation: Operation[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
