@@ -55,7 +55,7 @@ from tools.gpu.tuning import tune_quickly
 from tools.verification.kernels import LENGTHS, MARGIN, check_backend
 
 PAPER_VOCABULARY = 48520
-"""Entries of the dictionary of PG-19, which is not at hand."""
+"""Entries of the dictionary of PG-19."""
 
 
 def start(device: str) -> None:
@@ -236,11 +236,11 @@ def kernels(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
     rows = [row for row in rows if device == "cuda" or row["attention"] == "gla"]
     found: list[Row] = []
     for row in rows:
-        wanted = {name: row[name] for name in ("backends", "sdpa")}
         try:
             here = _backends(row["attention"], row["pattern"], row["precision"], device, sees_sdpa=item != "flex")
         except Exception as error:
             here = {"backends": first_line(error)[:80]}
+        wanted = {name: row[name] for name in here}
         if here != wanted:
             place = {name: row[name] for name in ("attention", "pattern", "precision")}
             found.append({**place, **{f"{name} stored": wanted[name] for name in here}, **here})
@@ -489,6 +489,6 @@ def table3(item: str, device: str, folder: Path) -> list[Row]:
     except Preempted as stop:  # after a checkpoint
         raise KeyboardInterrupt from stop
     assert outcome.record is not None
-    metrics = {metric.name: metric.value for metric in outcome.record.metrics}
+    metrics = {metric.name: metric.value for metric in outcome.record.metrics if metric.primary}
     row = {"seed": seed, "attention": attention, "dataset": dataset, "features": features}
     return [{**row, "status": outcome.record.status, **metrics, "seconds": outcome.record.cost.wall_seconds}]

@@ -15,6 +15,7 @@ import torch
 from cab.efficiency import third_party
 from cab.efficiency.benchmark import Plan
 from cab.efficiency.cost import Cost
+from cab.files.text_table import read_csv
 from cab.runner.cell import Cell
 from tools.gpu import measurements, supervisor
 from tools.verification.kernels import MARGIN
@@ -30,6 +31,7 @@ class Called(str):
 
 
 DEVICE = Called("cpu")
+TABLE = list(read_csv(measurements.STORED))
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +70,29 @@ def test_a_layer_is_checked(tmp_path: Path) -> None:
     assert row["error"] == pytest.approx(row["limit"] / MARGIN)  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("item", supervisor.STEPS["kernels"].items)
+def test_the_table_of_backends_shows_the_rows_that_differ(
+    item: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FlexAttention has rows of its own, of all patterns."""
+    stored = {tuple(row[name] for name in ("attention", "pattern", "precision")): row for row in TABLE}
+
+    def found(*place: str, sees_sdpa: bool) -> dict[str, str]:
+        row = stored[place[:3]]
+        changes = place[:3] in (("gla", "CS", "autocast"), ("local", "NS", "float32"))
+        here = {"backends": "recurrence triton" if changes else row["backends"], "sdpa": row["sdpa"]}
+        return here if sees_sdpa else {"backends": here["backends"]}
+
+    monkeypatch.setattr(measurements, "_backends", found)
+    [counts, *rows] = measurements.kernels(item, "cuda", tmp_path)
+    changed = {"CS": ["gla"], "flex": ["local"]}.get(item, [])
+    assert [row["attention"] for row in rows] == changed
+    assert all(row["backends"] == "recurrence triton" != row["backends stored"] for row in rows)
+    has_flex = [row for row in TABLE if "flex" in row["backends"]]
+    total = len(has_flex) if item == "flex" else sum(row["pattern"] == item for row in TABLE if row not in has_flex)
+    assert counts["attention"] == f"{total - len(changed)} of {total} rows"
+
+
 def small_lm() -> Cell:
     return measurements._cell(["task=lm", "pattern=CS", "attention=vanilla", "preset=smoke"], "cpu")
 
@@ -92,7 +117,7 @@ def test_training_steps_have_times_kernels_and_waits(monkeypatch: pytest.MonkeyP
     assert row["busy"] == pytest.approx(3.0 / row["ms per step"])  # type: ignore[operator]
     assert row["GiB"] == 1.0
     assert row["waits per step"] >= 1  # type: ignore[operator]
-    assert "gpu/test_branches_of_a_gpu.py:" in str(row["at"])
+    assert "gpu/test_gpu_branches.py:" in str(row["at"])
 
 
 @pytest.mark.parametrize("item", supervisor.STEPS["costs"].items)
