@@ -109,7 +109,7 @@ STEPS = {
 """In the order in which they are measured."""
 FIRST = tuple(name for name in STEPS if name != "table3")
 """The steps without a choice."""
-PRINTED_FROM_LEAST = ("machine", "tasks", "kernels", "decoding", "lm", "roofs", "correctness", "costs", "table3")
+PRINTED_FROM_LEAST = ("machine", "tasks", "kernels", "decoding", "correctness", "roofs", "lm", "costs", "table3")
 """Tables by importance; the last lines of a log are the ones that are always kept."""
 
 
@@ -122,7 +122,8 @@ class Results:
     items: list[Row] = field(default_factory=list)
 
     def add(self, step: str, item: str, status: str, seconds: float, rows: Sequence[Row] = (), error: str = "") -> None:
-        """Record an item: its rows, or why it has none."""
+        """Record an item: its rows, or why it has none; a row with ``passed`` False makes it ``inexact``."""
+        status = "inexact" if any(row.get("passed") is False for row in rows) else status
         reason = error.strip().splitlines()[-1] if error.strip() else ""
         self.items.append({"step": step, "item": item, "status": status, "seconds": f"{seconds:.1f}", "error": reason})
         write_table(self.folder / "items.csv", self.items)

@@ -208,6 +208,14 @@ def test_the_most_important_table_is_printed_last_and_all_of_it_is_short(tmp_pat
     assert f"failed  2.0      {150 * 'x'}\n" in text
 
 
+def test_an_inexact_kernel_is_named_among_the_failures(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    for item, passed in (("layer gla", True), ("layer kda", False)):
+        results.add("correctness", item, "ok", 1.0, [{"of": item, "passed": passed}])
+    assert [row["status"] for row in results.items] == ["ok", "inexact"]
+    assert "correctness  layer kda  inexact  1.0" in results.report()
+
+
 def test_the_archive_has_the_ends_of_text_files_and_no_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
