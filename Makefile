@@ -56,7 +56,7 @@ bench: setup
 mutations: setup
 	@mkdir -p build && $(BIN)/python -m tools.verification.mutation_lot --seed $(SEED) | tee build/mutations.csv
 
-# Verify, time and train on a machine with a GPU, with the torch of PYTHON. DEVICE=cpu tries the same commands, shortened.
+# Check, time and train on a machine with a GPU, with the torch of PYTHON; STEPS selects steps. DEVICE=cpu tries them, shortened.
 gpu:
 	@PYTHON="$(PYTHON)" scripts/gpu.sh $(if $(filter cpu,$(DEVICE)),--cpu) $(OUT)
 

@@ -62,6 +62,14 @@ class ThirdPartySubject:
             return cast("nn.Module", program(**arguments))
 
 
+def is_installed(module: str) -> bool:
+    """Return whether a module, or one inside a package, can be imported."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its package
+        return False
+
+
 def find_implementations(
     attentions: Iterable[AttentionSubject], folder: Path = CHECKOUT
 ) -> tuple[list[ThirdPartySubject], list[str]]:
@@ -76,7 +84,7 @@ def find_implementations(
         if not implementations:
             without.append(attention.label)
         for row in implementations:
-            if find_spec(row["module"]) is None:
+            if not is_installed(row["module"]):
                 notes.append(
                     f"{attention.label}: {row['package']} is not installed; run `pip install {row['package']}`"
                 )

@@ -6,19 +6,11 @@ import importlib
 import os
 import subprocess
 import sys
-import time
-import tomllib
-from importlib import metadata
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pandas as pd
 import pytest
-from packaging.requirements import Requirement
-
-from cab import Pattern
-from cab.registry.registries import ATTENTIONS
-from tests.helpers.attentions.interpreter import needs_triton
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -119,84 +111,3 @@ def test_a_release_is_installed_once_into_its_folder(
     assert [module.install(release, tmp_path) for _ in range(2)] == [tmp_path / release] * 2
     [command] = ran
     assert command[9:] == packages
-
-
-@pytest.fixture
-def gpu_commands(tmp_path: Path) -> list[str]:
-    """The arguments of each command of gpu.sh, in order, with a Python that only notes them."""
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\n[ "$3" = tools/gpu/gpu_cab.py ] && echo "$@" >>{tmp_path}/commands; exit 0\n')
-    python.chmod(0o755)
-    assert shell("gpu.sh", str(tmp_path / "out"), PYTHON=str(python)).returncode == 0
-    return [line.split("gpu_cab.py ")[1] for line in (tmp_path / "commands").read_text().splitlines()]
-
-
-def test_first_visit_to_a_gpu_measures_what_matters_first(gpu_commands: list[str]) -> None:
-    """bfloat16 before float32, the attentions people ask for before all, every one of them registered."""
-    kinds = [line.split()[0] for line in gpu_commands]
-    assert kinds == ["efficiency"] * 6 + ["run", "verify"] + ["efficiency"] * 3
-    assert all("--dtype bfloat16" in line for line in gpu_commands[:6])
-    assert "--phase decode decode-graph" in gpu_commands[5]
-    assert "attention=gla,vanilla" in gpu_commands[6]
-    assert "trainer.precision=bf16-mixed" in gpu_commands[6]
-    names = [name for line in gpu_commands[:5] for name in line.split(" --")[0].split()[1:]]
-    assert len(names) == len(set(names)) == 26
-    assert all(Pattern.CS in ATTENTIONS.get(name).patterns for name in names)
-
-
-def test_first_visit_to_a_gpu_ends_within_its_budget(tmp_path: Path) -> None:
-    """A command gets what remains of the budget, and no command starts without time for it."""
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\n[ "$3" = tools/gpu/gpu_cab.py ] && exec sleep 60; exit 0\n')
-    python.chmod(0o755)
-    begin = time.monotonic()
-    assert shell("gpu.sh", str(tmp_path / "out"), PYTHON=str(python), BUDGET="4").returncode == 0
-    assert time.monotonic() - begin < 12
-    log = (tmp_path / "out" / "log.txt").read_text()
-    assert (log.count("exit status 124"), log.count("no time for: cab ")) == (1, 10)
-
-
-def test_wheels_for_a_gpu_are_those_that_torch_lacks() -> None:
-    """Every dependency of this project and of its extra `cuda` is carried or comes with torch."""
-    carried = {line.split("==")[0] for line in (SCRIPTS / "gpu_wheels.txt").read_text().splitlines() if line[0] != "#"}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["cuda"]]
-    assert closure(wanted) - closure(["torch"]) <= carried
-
-
-THERE = {"extra": "", "python_version": "3.12", "python_full_version": "3.12.0"}
-"""The Python of the machine with a GPU, for which markers hold."""
-
-
-def closure(requirements: list[str]) -> set[str]:
-    """Return the names of all distributions that these requirements install there, by what is installed here."""
-    names: set[str] = set()
-    pending = [Requirement(text) for text in requirements]
-    while pending:
-        requirement = pending.pop()
-        name = requirement.name.lower().replace("_", "-")
-        if name not in names and (requirement.marker is None or requirement.marker.evaluate(THERE)):
-            names.add(name)
-            pending += [Requirement(text) for text in metadata.requires(name) or []]
-    return names
-
-
-@needs_triton
-def test_candidates_of_a_kernel_are_compiled_together() -> None:
-    """All that will be timed are compiled before the first is, and one that does not compile is left to the tuner."""
-    from triton.runtime._async_compile import active_mode
-
-    from tools.gpu.gpu_cab import MOST, compile_candidates
-
-    compiled: list[int] = []
-
-    def warmup(*, x: int, size: int) -> None:
-        mode = active_mode.get()
-        assert x == 7
-        assert mode is not None
-        mode.submit(size, lambda: 1 // size, compiled.append)
-
-    candidates = [SimpleNamespace(all_kwargs=lambda size=size: {"size": size}) for size in range(3 * MOST)]
-    tuner = SimpleNamespace(nargs={"x": 7}, fn=SimpleNamespace(warmup=warmup))
-    assert compile_candidates(lambda *_: candidates)(tuner, {}) == candidates[::3]
-    assert len(compiled) == MOST - 1

@@ -14,7 +14,7 @@ from cab.cli.main import main
 from cab.efficiency.protocols import measure_length
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, has_projections
-from cab.efficiency.third_party import CHECKOUT, INDEX, ThirdPartySubject, find_implementations
+from cab.efficiency.third_party import CHECKOUT, INDEX, ThirdPartySubject, find_implementations, is_installed
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry.files import load_object
@@ -170,3 +170,18 @@ def test_unsupported_length_or_option_is_a_status(program: str, options: str, me
     [cost] = measure_length([subject_of(program, options)], Pattern.NS, "forward", 9, SMALL)
     assert cost.status == "unsupported"
     assert message in cost.detail
+
+
+@pytest.mark.parametrize("module", ["no_such_package.layers", "torch.no_such_module", "no_such_module"])
+def test_a_module_that_is_not_installed(module: str) -> None:
+    assert not is_installed(module)
+    assert is_installed("torch.nn")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row["name"] == "fla-layer"], ids=lambda row: row["attention"])
+def test_layers_of_flash_linear_attention_have_the_size_of_ours(row: dict[str, str]) -> None:
+    pytest.importorskip("fla.layers")
+    subject = subject_of(row["program"].partition(":")[2])
+    layers = [built.build(Pattern.CS, Setting()) for built in (subject, subject.attention)]
+    theirs, ours = (sum(weights.numel() for weights in layer.parameters()) for layer in layers)
+    assert theirs == pytest.approx(ours, rel=0.01)

@@ -1,4 +1,4 @@
-"""Run `cab` on a GPU where no Triton kernel has been compiled: `python -m tools.gpu.gpu_cab efficiency gla ...`.
+"""Tune Triton kernels quickly where none has been compiled.
 
 A kernel of flash-linear-attention has up to 60 candidates, which Triton compiles one after another: minutes per
 attention. Here at most 16 candidates of a kernel are compiled, on all cores at once, and each is timed for 20 ms.
@@ -6,14 +6,11 @@ attention. Here at most 16 candidates of a kernel are compiled, on all cores at 
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from typing import Any
-
-from cab.cli.main import program
 
 MOST = 16
 """Candidates of one kernel, evenly spaced in its list."""
@@ -27,9 +24,10 @@ def compile_candidates(prune: Callable[..., Any]) -> Callable[..., Any]:
     def prune_configs(tuner: Any, arguments: dict[str, Any]) -> Any:
         candidates = list(prune(tuner, arguments))
         candidates = candidates[:: math.ceil(len(candidates) / MOST)]
+        named = tuner.nargs | {name: value for name, value in arguments.items() if name != "warmup"}
         with ThreadPoolExecutor() as cores, AsyncCompileMode(cores, ignore_errors=True):
             for candidate in candidates:
-                tuner.fn.warmup(**tuner.nargs, **arguments, **candidate.all_kwargs())
+                tuner.fn.warmup(**named, **candidate.all_kwargs())
         return candidates
 
     return prune_configs
@@ -42,9 +40,3 @@ def tune_quickly() -> None:
 
     Autotuner.prune_configs = compile_candidates(Autotuner.prune_configs)
     Autotuner.do_bench = partial(do_bench, warmup=5, rep=20)
-
-
-if __name__ == "__main__":
-    with contextlib.suppress(ImportError):  # a CPU build of torch has no Triton
-        tune_quickly()
-    program()
