@@ -15,6 +15,7 @@ import inspect
 import pkgutil
 import re
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -165,7 +166,12 @@ class _Outline(ModuleType):
                 pass
         if isinstance(statement, ast.ClassDef):  # the module itself registers it
             statement.decorator_list = [d for d in statement.decorator_list if "register_" not in ast.unparse(d)]
-        exec(compile(ast.Module([statement], []), self._file, "exec"), vars(self))  # annotations stay text, as here
+        code = compile(ast.Module([statement], []), self._file, "exec")  # annotations stay text, as here
+        while name not in vars(self):
+            try:
+                exec(code, vars(self))
+            except NameError as error:  # in a function that the statement calls
+                _bind(error)
         return getattr(self, name)
 
     def _imported(self, statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> Any:
@@ -175,6 +181,15 @@ class _Outline(ModuleType):
         name = importlib.util.resolve_name("." * statement.level + (statement.module or ""), self._package)
         module = _module(cab._EXPORTS.get(alias.name, name) if name == "cab" else name)
         return getattr(module, alias.name) if hasattr(module, alias.name) else _module(f"{name}.{alias.name}")
+
+
+def _bind(error: NameError) -> None:
+    """Bind the name that a function of an outline needs, or raise the error."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    module = sys.modules.get(frame.f_globals["__name__"])
+    if not isinstance(module, _Outline) or error.name is None or error.name in vars(module):
+        raise error
+    getattr(module, error.name)
 
 
 def _module(name: str) -> Any:

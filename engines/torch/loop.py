@@ -85,7 +85,7 @@ def train(run: Run, backbone: Backbone) -> Training:
     speed = Speed(run, order, network)
     with run.signals.waiting_for_step(), frozen_objects():
         run_steps(run, objective, iter(loader), order, state, processes, checkpoints, loggers, speed)
-    facts = speed.facts()
+    facts: dict[str, Any] = {**speed.facts()}
     if run.device.type != "cpu" and is_single:
         with optional("the names of GPU kernels"):
             facts["device_kernels"] = launched_kernels(run, network, order)

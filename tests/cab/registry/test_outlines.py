@@ -46,7 +46,7 @@ def test_an_outline_has_the_options_of_its_class(registry: Registry[Any]) -> Non
         ("from torch import nn\nclass Mine(nn.Linear): pass", False),
         ("import torch\n@torch.jit.script\nclass Mine:\n    def __init__(self, *, size: int = 3): pass", False),
         ("try:\n    SIZE = 3\nfinally: pass\nclass Mine:\n    def __init__(self, *, size: int = SIZE): pass", False),
-        ("def halve(): return SIZE\nSIZE = 3\nclass Mine:\n    size = halve()\n    def __init__(self): pass", False),
+        ("def halve(): return SIZE\nSIZE = 3\nclass Mine:\n    size = halve()\n    def __init__(self): pass", True),
         (f"SIZE = 1\nSIZE += 2\n{OF_SIZE}", False),
         (f"SIZE = 1\nif True: SIZE = 2\n{OF_SIZE}", False),
         (f"SIZE = 1\n{OF_SIZE}\nSIZE = 2", False),

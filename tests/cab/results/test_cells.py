@@ -39,6 +39,7 @@ UNCHANGED = {
     "task.source_splits": [["train", "validation", "test"]],
     "task.source_columns": [["text"], ["document", "summary"]],
     "backbone.norm": ["layer"],
+    "trainer.kernels": [None],
 }
 """Options that were added, each with the values that change nothing."""
 

@@ -43,8 +43,12 @@ def test_losses_and_gradients_are_those_of_all_logits(
     sizes = {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "num_layers": 1, "dropout": 0.0, "attention_dropout": 0.0}
     options = {**sizes, **task.backbone_options(backbone)}
     network = build_backbone(backbone, attention={"name": "vanilla"}, pattern=pattern, **options)
-    items = [task.splits["train"][i] for i in range(2)] if name == "lm" else task.splits["train"].__getitems__([0, 1])
-    batch, results = torch.stack(list(items)), []
+    pages, results = [0, 1], []
+    batch = (
+        task.training_set.__getitems__(pages)
+        if isinstance(task, MLM)
+        else torch.stack([task.splits["train"][i] for i in pages])
+    )
     for large in (losses.LARGE, 0):
         monkeypatch.setattr(losses, "LARGE", large)
         torch.manual_seed(3)
