@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from cab import kernels
 from cab.backbone import Backbone
 from cab.errors import UserError, message_of, optional
 from cab.files.disk import replacing
@@ -159,7 +160,8 @@ def evaluate(
     file = folder / f"scores-{_digest(backbone)}-{cell.hash}-{task.test_split}{key}.jsonl"
     batches = DeviceBatches(device, processes=processes, finished=file, seed=seed, limit=task.limit)
     torch.manual_seed(mix_seed(seed, -1))  # the same whether the run was resumed or not
-    with torch.no_grad(), cell.config.autocast(device):
+    products, backends = cell.config.matmul_precision(device), kernels.use(cell.config.trainer.kernels)
+    with torch.no_grad(), products, backends, cell.config.autocast(device):
         scores = task.evaluate(backbone, batches)
         if processes.is_first and warnings is not None:
             with optional("the plots", warnings):

@@ -129,13 +129,12 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
         run.signals.watched(),
         cell.config.matmul_precision(run.device),
         run.open_files,
-        contextlib.ExitStack() as counted,
+        contextlib.ExitStack() as selected,
     ):
         with report_waiting(f"{cell.title}: drawing the initial weights"):
             baselines = cell.task.baselines() if run.processes.is_first else {}
             backbone = make_initial_backbone(cell)
-        counted.enter_context(kernels.use(cell.config.trainer.kernels))
-        uses = counted.enter_context(kernels.used())
+        selected.enter_context(kernels.use(cell.config.trainer.kernels))
         training = run.engine.train(run, backbone)
         if not run.processes.is_first:
             evaluate(cell, backbone, run.device, run.processes, run.folder)
@@ -158,7 +157,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
             baselines=baselines,
             history=training.history,
             cost=cost,
-            engine_facts={"kernels": uses.counts, **training.facts, **({"warnings": warnings} if warnings else {})},
+            engine_facts={**training.facts, **({"warnings": warnings} if warnings else {})},
         )
         with optional("a logger"):
             training.log_record(record)

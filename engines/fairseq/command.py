@@ -193,6 +193,7 @@ def check_settings(run: RunConfig, processes: Processes) -> None:
         "trainer.stop_when_diverged=false": not config.stop_when_diverged,
         f"trainer.strategy={config.strategy} with several processes": config.strategy != "ddp" and processes.count > 1,
         "trainer.compile=true": config.compile,
+        f"trainer.kernels={config.kernels}": config.kernels is not None,
         "trainer.float32_matmul_precision=high": config.float32_matmul_precision == "high",
         "trainer.max_steps=0": (config.max_steps or config.max_epochs) == 0,
     }

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cab.backbone import Backbone
 from cab.errors import Preempted, UserError, optional
-from cab.kernels import device_kernels
+from cab.kernels import device_kernels, used
 from cab.runner.batches import SeededItems, Shares, StepBatches, mix_seed, on_device, training_batches
 from cab.runner.engine import Run, Training
 from cab.runner.evaluation import DeviceBatches
@@ -73,6 +73,10 @@ def train(run: Run, backbone: Backbone) -> Training:
     is_single = run.processes.count == 1
     processes = SingleProcess() if is_single else Distributed(run.processes, config.strategy, run.device)
     network = processes.prepare_network(backbone, run.device)
+    facts: dict[str, Any] = {}
+    if run.device.type != "cpu" and is_single and not config.compile and run.observer is None:
+        with optional("the names of GPU kernels"):  # before the optimizer has memory: a peak of training is larger
+            facts["device_kernels"] = launched_kernels(run, network, order)
     checkpoints = Checkpoints(run.folder, run.processes, processes)
     state = resume(run, network, order, processes, checkpoints)
     order.start = state.step
@@ -83,12 +87,9 @@ def train(run: Run, backbone: Backbone) -> Training:
     loader = training_batches(task.training_set, order, num_workers=config.num_workers, device=run.device)
     loggers = run.open_files.enter_context(contextlib.closing(Loggers(run, order)))
     speed = Speed(run, order, network)
-    with run.signals.waiting_for_step(), frozen_objects():
+    with run.signals.waiting_for_step(), frozen_objects(), used() as uses:
         run_steps(run, objective, iter(loader), order, state, processes, checkpoints, loggers, speed)
-    facts: dict[str, Any] = {**speed.facts()}
-    if run.device.type != "cpu" and is_single:
-        with optional("the names of GPU kernels"):
-            facts["device_kernels"] = launched_kernels(run, network, order)
+    facts |= {"kernels": uses.counts, **speed.facts()}
     history = state.history
     best_step = history.best_step if config.checkpoint_selection == "best" else 0
     last_weights = whole_state_dict(network)
@@ -208,6 +209,7 @@ def run_steps(
 @contextlib.contextmanager
 def frozen_objects() -> Iterator[None]:
     """Exclude all objects from garbage collection that exist before the block, so that no step waits for them."""
+    gc.collect()  # else garbage is kept, too
     gc.freeze()
     try:
         yield
@@ -243,8 +245,6 @@ def leaves_unused(run: Run, network: Backbone, order: StepBatches) -> bool:
 
 def launched_kernels(run: Run, network: Backbone, order: StepBatches) -> list[str]:
     """Return the names of the GPU kernels of a first micro-batch of a copy of the network, forward and backward."""
-    order = copy.copy(order)
-    order.start = 0
     trial = of_copy(run, network, order)
     return [] if trial is None else device_kernels(trial[1])
 

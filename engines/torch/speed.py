@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 
@@ -71,8 +72,8 @@ class Speed:
 
 def peak_flops(gpu: str, precision: Precision) -> float | None:
     """Return the published FLOP/s of dense matrix products of a GPU, from configs/gpus.csv; None if unknown."""
-    rows = [row for row in read_rows("gpus.csv") if gpu.startswith(row["gpu"])]
-    if not rows:
+    rows = [row for row in read_rows("gpus.csv") if re.match(rf"{row['gpu']}\b", gpu)]
+    if not rows or "MIG" in gpu:  # a part of a GPU
         return None
     row = max(rows, key=lambda row: len(row["gpu"]))
     if precision.precision == "32-true":

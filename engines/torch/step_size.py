@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.hooks import RemovableHandle
 
 from cab import Attention
+from cab.kernels import use
 from cab.runner.batches import SeededItems, StepBatches, mix_seed
 from cab.runner.engine import Run, make_backbone
 
@@ -41,8 +42,8 @@ def step_size(run: Run, order: StepBatches) -> StepSize | None:
         return None
     task, examples = copy.copy(run.cell.task), len(draw.indices)
     _, batch = SeededItems(task.training_set, order.seed).__getitems__(draw)
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings(), ShapesOnly() as shapes:
-        warnings.simplefilter("ignore")
+    quiet = warnings.catch_warnings(action="ignore")
+    with use("pytorch"), torch.random.fork_rng(devices=[]), torch.no_grad(), quiet, ShapesOnly() as shapes:
         network = make_backbone(run.cell).train()
         queries, _ = note_queries(network)
         torch.manual_seed(mix_seed(order.seed, draw.number))  # as in the step

@@ -9,6 +9,7 @@ An error may be a small multiple of that of the reference itself, whose products
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -201,7 +202,9 @@ def check_backend(
                     limit = MARGIN * max(limit, torch.finfo(torch.float32).eps)
                     where = f"{name}{decay}{how}, {width} features, {length} tokens"
                     worst.append(Agreement(operation.name, backend.name, error, limit, where))
-    return max(worst, key=lambda found: found.error / found.limit, default=None)
+    return max(
+        worst, key=lambda found: math.inf if math.isnan(found.error) else found.error / found.limit, default=None
+    )
 
 
 def main() -> int:
