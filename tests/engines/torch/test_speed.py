@@ -144,6 +144,8 @@ def test_mfu_is_the_share_of_all_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
         ("NVIDIA H100 80GB HBM3", Precision("32-true", "highest"), 67),
         ("NVIDIA H100", Precision("bf16-mixed", "high"), None),
         ("Some GPU", Precision("bf16-mixed", "high"), None),
+        ("NVIDIA L40", Precision("bf16-mixed", "high"), None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", Precision("bf16-mixed", "high"), None),
     ],
 )
 def test_a_peak_is_published_or_unknown(gpu: str, precision: Precision, tflops: float | None) -> None:

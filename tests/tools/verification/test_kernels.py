@@ -25,6 +25,11 @@ def wrong_gradient_of_the_decay(*terms: Any) -> tuple[Tensor, Tensor]:
     return reference(query, key, value, None if decay is None else 1.1 * decay - 0.1 * decay.detach(), state)
 
 
+def nan_with_decays_per_feature(*inputs: Any) -> Any:
+    output, state = reference(*inputs)
+    return (output * torch.nan, state) if inputs[3] is not None and inputs[3].dim() == 4 else (output, state)
+
+
 def ignores_the_initial_state(*terms: Any) -> tuple[Tensor, Tensor]:
     return reference(*terms[:-1], 0 * terms[-1])
 
@@ -46,6 +51,7 @@ def test_the_reference_passes(dtype: torch.dtype) -> None:
         (one_percent_off, ""),
         (wrong_gradient_of_the_decay, "gradient 3"),
         (ignores_the_initial_state, "gradient"),
+        (nan_with_decays_per_feature, "output"),
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
