@@ -158,7 +158,7 @@ def rwkv7(form: str, layer: Layer, terms: Any) -> Tensor:
     scaled = query * query.shape[-1] ** 0.5
     kernel = fla(f"generalized_delta_rule.dplr.naive.dplr_{form}")
     output = kernel(scaled, key, value, -removal, rate * removal, decay)[0]
-    return layer.normalize(output) + (query * layer.bonus * key).sum(dim=-1, keepdim=True) * value
+    return layer.layer_norm(output) + (query * layer.bonus * key).sum(dim=-1, keepdim=True) * value
 
 
 # --- other methods --------------------------------------------------------------------------------------------
