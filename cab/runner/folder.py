@@ -224,7 +224,7 @@ def _status_of_folder(folder: Path) -> CellStatus:
 
 
 def _last_row(path: Path) -> dict[str, str]:
-    """Return the last row of a CSV file that a process may be writing; empty if there is none."""
+    """Return the last row of a CSV file that a process may be writing, or an empty dict without a row."""
     try:
         with path.open(newline="") as file:
             return max(csv.DictReader(file), key=lambda row: int(row["step"]), default={})

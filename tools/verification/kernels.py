@@ -109,7 +109,7 @@ class RoundedProducts(TorchFunctionMode):
 def results(
     form: Form, inputs: Inputs, dtype: torch.dtype, device: str, weights: list[Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """Return the outputs, and with ``weights`` the gradients of their sum; weights are drawn if there are none yet."""
+    """Return the outputs, and with ``weights`` the gradients of their sum; an empty list is filled with random ones."""
     leaves = [None if x is None else x.detach().to(device, dtype).requires_grad_(weights is not None) for x in inputs]
     found = form(*leaves)
     outputs = [found] if isinstance(found, Tensor) else list(found)

@@ -1,4 +1,4 @@
-"""Rows of named backends, compiled modules and graphs: each is the time of what it names, or says why there is none."""
+"""Rows of named backends, compiled modules and graphs: each has a time of what it names, or the reason for none."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_a_run_of_two_processes_goes_on_in_two_and_in_one(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("kind", "backend"), [("cpu", "gloo"), ("cuda", "nccl")])
 def test_each_process_uses_its_own_gpu(kind: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine without GPUs: what torch is told."""
+    """On a machine without GPUs: the calls to torch are recorded."""
     device, called = torch.device(kind, 1) if kind == "cuda" else torch.device("cpu"), list[Any]()
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     monkeypatch.setattr("torch.cuda.set_device", called.append)

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cab.config.compose import compose
 from cab.errors import UserError
 from cab.records.record import Record
 from cab.runner.cell import Cell
+from cab.runner.engine import make_initial_backbone
+from cab.runner.evaluation import evaluate
 from cab.runner.launch import run_sweeps
+from cab.runner.processes import Processes
 from engines.torch import loop
 
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=gla", "pattern=CS", "preset=smoke"]
@@ -51,6 +55,13 @@ def test_the_record_counts_backends_and_names_kernels(tmp_path: Path, monkeypatc
 def test_a_backend_that_cannot_compute_ends_the_run(selection: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         run_sweeps([[*CELL, f"results_dir={tmp_path}", f"trainer.kernels={selection}"]], is_sweep=False)
+
+
+def test_an_evaluation_uses_the_backends_of_the_training(tmp_path: Path) -> None:
+    cell = Cell.from_config(compose([*CELL, f"results_dir={tmp_path}", "trainer.kernels=fla"]))
+    cell.task.setup(None)
+    with pytest.raises(UserError, match="fla does not compute"):
+        evaluate(cell, make_initial_backbone(cell), torch.device("cpu"), Processes(), tmp_path)
 
 
 def test_kernels_are_part_of_the_configuration() -> None:

@@ -62,7 +62,7 @@ def test_a_run_of_one_step_has_a_profile(tmp_path: Path) -> None:
 def test_a_profile_on_a_gpu_has_a_memory_snapshot(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a machine without GPUs: what torch is told."""
+    """On a machine without GPUs: the calls to torch are recorded."""
     called: list[Any] = []
     monkeypatch.setattr("torch.cuda.synchronize", lambda _: None)
     monkeypatch.setattr("torch.cuda.memory._record_memory_history", lambda **options: called.append(options))
