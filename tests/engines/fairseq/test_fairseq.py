@@ -180,6 +180,7 @@ def test_sharded_weights_are_refused() -> None:
     [
         ("engine=fairsek", "unknown engine 'fairsek': did you mean 'fairseq'?"),
         ("trainer.compile=true", "engine=fairseq does not support trainer.compile=true"),
+        ("trainer.kernels=fla", "engine=fairseq does not support trainer.kernels=fla"),
         ("trainer.schedule=exponential", "engine=fairseq does not support trainer.schedule=exponential"),
         (
             "trainer.checkpoint_selection=average",
