@@ -15,6 +15,26 @@ EXAMPLE_COMMAND = "cab run task=lstf dataset=synthetic backbone=informer attenti
 MOST_LISTED = 12
 """Number of names up to which an error about an unknown name lists all of them."""
 
+SYNONYMS = {
+    "lr": "learning_rate",
+    "wd": "weight_decay",
+    "bs": "batch_size",
+    "epochs": "max_epochs",
+    "steps": "max_steps",
+    "warmup": "warmup_steps",
+    "grad_clip": "max_grad_norm",
+    "clip": "max_grad_norm",
+    "amp": "precision",
+    "fp16": "precision",
+    "bf16": "precision",
+    "workers": "num_workers",
+    "model": "backbone",
+    "output_dir": "results_dir",
+    "out": "results_dir",
+    "data_dir": "data_root",
+}
+"""Names that other libraries give to our options."""
+
 
 class UserError(ValueError):
     """A mistake in a command, configuration, option or data file; the message says how to fix it.
@@ -76,6 +96,17 @@ def optional(title: str, warnings: list[str] | None = None) -> Iterator[None]:
             warnings.append(warning)
 
 
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that was probably meant: a synonym, an equal last part after a dot, or similar letters.
+
+    >>> nearest_name("lr", ["trainer.learning_rate", "trainer.lr_min"])
+    'trainer.learning_rate'
+    """
+    last = name.lower().replace("-", "_").rpartition(".")[2]
+    meant = [option for option in known if option.rpartition(".")[2] == SYNONYMS.get(last, last)]
+    return next(iter([*meant, *difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)]), None)
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Return the error for an unknown name, with the closest known name, and with all known names if they are few.
 
@@ -83,8 +114,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     unknown attention 'abd': did you mean 'abc'? Known: abc, vanilla
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'? " if near else ""
+    near = nearest_name(name, names)
+    hint = f"did you mean '{near}'? " if near else ""
     listed = f"Known: {', '.join(names) or 'none'}"
     if len(names) > MOST_LISTED:
         nearest = difflib.get_close_matches(name.lower(), names, n=5, cutoff=0)

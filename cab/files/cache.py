@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 import shutil
 import stat
 import sys
@@ -21,11 +20,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from filelock import FileLock
 from tqdm import tqdm
 
 from cab.errors import UserError, first_line
-from cab.files.disk import disk_errors, user_path
+from cab.files.disk import disk_errors, exchange, user_path
+from cab.files.locks import locked
 
 log = logging.getLogger(__name__)
 
@@ -77,26 +76,25 @@ def prepared(kind: str, key: Mapping[str, Any], build: Callable[[Path], None]) -
         build: writes the content into an empty folder, while other processes that need it wait.
     """
     folder = cache_root() / f"{kind}-{digest_of(key)}"
-    if not _damage(folder):
+    unfinished = folder.with_name(f".{folder.name}-unfinished")
+    if not _damage(folder) and not unfinished.exists():
         return folder
-    with disk_errors(folder.parent), FileLock(f"{folder}.lock"):
+    with disk_errors(folder.parent), locked(Path(f"{folder}.lock"), f"which prepares {folder}"):
+        for leftover in folder.parent.glob(f".{folder.name}-*"):  # of killed builds, whose lock this process has
+            shutil.rmtree(leftover, ignore_errors=True)
         damage = _damage(folder)
         if not damage:
             return folder
-        if folder.is_dir():
-            log.warning("rebuilding %s: %s", folder, damage)
-            folder.replace(folder.with_name(f".{folder.name}-{secrets.token_hex(4)}"))
-        for leftover in folder.parent.glob(f".{folder.name}-*"):  # of killed builds, whose lock this process has
-            shutil.rmtree(leftover, ignore_errors=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        unfinished.mkdir()
         try:
+            if folder.is_dir():
+                log.warning("rebuilding %s: %s", folder, damage)
             build(unfinished)
             files = {name: [path.stat().st_size, sha256_of(path)] for name, path in _files(unfinished).items()}
             (unfinished / KEY).write_text(json.dumps({"key": key, "files": files}, sort_keys=True))
-            unfinished.replace(folder)
-        except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
+            (exchange if folder.exists() else Path.replace)(unfinished, folder)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)  # a damaged entry, after the exchange
         _CHECKED.add(folder)
     return folder
 

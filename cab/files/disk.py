@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import re
 import secrets
+import socket
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -28,9 +30,9 @@ _FULL = re.compile(
 
 
 def is_full_disk(error: BaseException) -> bool:
-    """Return whether a write failed because the disk is full, as an OSError or as a library reports it."""
+    """Return whether a write failed for want of space or a limit on it, as an OSError or as a library reports it."""
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return not isinstance(error, UserError) and _FULL.search(message_of(error)) is not None
 
 
@@ -57,8 +59,8 @@ def disk_errors(folder: Path) -> Iterator[None]:
             ) from error
         if is_full_disk(error):
             raise UserError(
-                f"no space left on the disk of {folder}; finished files are intact. "
-                "Free some space and repeat the command"
+                f"no space left on the disk of {folder}, or a file reached the limit on its size (ulimit -f); finished "
+                "files are intact. Free some space or raise the limit, and repeat the command"
             ) from error
         raise
 
@@ -67,9 +69,9 @@ def disk_errors(folder: Path) -> Iterator[None]:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file that replaces ``path`` when the block ends, and is deleted if it fails.
 
-    The file has the permissions that the umask leaves.
+    The file has the permissions that the umask leaves, and its process in its name.
     """
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}-{os.getpid()}@{socket.gethostname()}-{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
         temporary.replace(path)
@@ -90,10 +92,36 @@ def user_path(text: str) -> Path:
     return Path(os.path.expanduser(text))  # noqa: PTH111
 
 
-def remove_leftovers(folder: Path, name: str = "") -> None:
-    """Delete what killed processes left of the files whose names begin with ``name``, whose lock the caller holds."""
-    for path in folder.glob(f".{name}*.tmp"):
-        path.unlink(missing_ok=True)
+def remove_leftovers(folder: Path, name: str = "*", *, is_locked: bool = True) -> None:
+    """Delete the temporary files of ``name``, or of all files in a folder, whose processes were killed.
+
+    Those of other machines are deleted only if the caller holds the lock of the files.
+    """
+    for path in folder.glob(f".{name}-*.tmp"):
+        owner = re.search(r"-(\d+)@(.+)-[0-9a-f]{8}\.tmp$", path.name)
+        is_here = owner is not None and owner[2] == socket.gethostname()
+        if not (_is_running(int(owner[1])) if owner and is_here else not is_locked):
+            path.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return True
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Exchange two folders, at once where the system can."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, exchanges = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if renameat2 is None or renameat2(here, os.fsencode(one), here, os.fsencode(other), exchanges):
+        away = one.with_name(f"{one.name}-away")
+        for source, target in ((other, away), (one, other), (away, one)):
+            source.replace(target)
 
 
 def check_writable(folder: Path, option: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import itertools
-import math
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from cab.errors import UserError, first_line
 from cab.files.disk import sanitize_csv_cell, sanitize_table, sanitize_text
+from cab.files.numbers import is_finite
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,12 +107,12 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def parse_number(text: str) -> float | None:
-    """Return the finite number that a text is; None for any other text, such as ``nan`` or ``1_000``."""
+    """Return the finite number that a text is; None for any other text, such as ``nan``, ``1e39`` or ``1_000``."""
     try:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) and "_" not in text else None
+    return value if is_finite(value) and "_" not in text else None
 
 
 def number(value: float, decimals: int = 3) -> str:

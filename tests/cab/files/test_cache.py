@@ -149,6 +149,11 @@ def test_a_home_that_cannot_be_written_is_replaced(root: Path, tmp_path: Path, m
     monkeypatch.setenv("CAB_CACHE", str(tmp_path / "home/cache"))
     with pytest.raises(UserError, match=r"CAB_CACHE=.*home/cache cannot be used: Not a directory"):
         prepared("numbers", {}, write)
+    monkeypatch.setenv("CAB_CACHE", str(tmp_path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)  # a disk that can only be read, also by root
+        with pytest.raises(UserError, match=r"CAB_CACHE=.* cannot be used: not writable; set it to a writable folder$"):
+            cache_root()
     monkeypatch.delenv("CAB_CACHE")
     assert prepared("numbers", {}, write).is_relative_to(tmp_path / "temporary")
     assert not root.exists()
