@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, projection
 from attentions.deltanet import GatedDeltaNetAttention
-from attentions.kernels.delta_rule import comba
+from attentions.kernels.delta_rule import SPAN_ROUNDING, comba
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import Form
 from cab import ParamGroupOverride, register_attention
 from cab.attention import SizeArguments
+from cab.claims import Claims
 
 
 @register_attention("comba", patterns="CS", complexity="n", paper="Hu et al. 2025")
@@ -35,6 +36,7 @@ class CombaAttention(GatedDeltaNetAttention):
 
     operation = comba
     gate_activation = "sigmoid"
+    claims = Claims(parameter_budget=0.15, noncausal_rounding=SPAN_ROUNDING)
 
     def __init__(self, *, correction: float = 1.0, short_convolution: int = 4, **common: Unpack[SizeArguments]) -> None:
         super().__init__(short_convolution=short_convolution, **common)

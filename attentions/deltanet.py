@@ -60,6 +60,7 @@ class DeltaNetAttention(DeltaRule):
     """
 
     activates_heads = True
+    decays = "nothing"
 
     def __init__(
         self, *, negative_eigenvalues: bool = False, short_convolution: int = 4, **common: Unpack[SizeArguments]

@@ -47,6 +47,7 @@ class FlashAttention(VanillaAttention):
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         if self.weight_dropout and query.device.type == "cpu":
             raise self._no_kernel(query)
+        query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
         if query.device.type == "cuda" and visible is not None:
             if visible.shape[2] > 1 or visible.is_floating_point():  # the kernel for CUDA takes no masks
                 return super().kernel(query, key, value, visible, is_causal)

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from attentions.kernels.chunks import masked, sums_by_targets
 from attentions.kernels.fla_kernels import WIDTHS
-from attentions.kernels.numerics import masked_softmax, upcast
+from attentions.kernels.numerics import as_factor, masked_softmax, upcast
 from attentions.kernels.token_cache import append_tokens, empty_cache, masked_tokens
 from cab import Attention, DecodeState, PaddingMasks, register_attention
 from cab.attention import CommonArguments, Decoded
-from cab.flash_linear_attention import call, fla_backend
+from cab.flash_linear_attention import call, declines_few, fla_backend
 from cab.kernels import Operation
 
 
@@ -25,7 +25,7 @@ def _by_targets(
     query: Tensor, key: Tensor, value: Tensor, kept: Tensor, *, scale: float, dropout: float = 0.0
 ) -> Tensor:
     """Compute causal attention of heads [B, H, N, E] whose logits fall by the sums of ``kept`` [B, H, N]."""
-    q, k, v, total = upcast(query), upcast(key), upcast(value), kept.double().cumsum(dim=-1)
+    q, k, v, total = upcast(query), upcast(key), as_factor(value), kept.double().cumsum(dim=-1)
 
     def weigh(targets: slice, num_keys: int) -> Tensor:
         # F_t is the same for all keys: softmax does not see it.
@@ -49,7 +49,15 @@ def _refuses(query: Tensor, *_: Tensor, dropout: float, **__: float) -> str | No
     return None if query.shape[-1] in WIDTHS else f"heads of {query.shape[-1]} features"
 
 
-forgetting_attention = Operation("forgetting_attention", _by_targets, fla_backend(_by_fla, _refuses))
+LONGEST = 2**15
+"""Tokens whose gates flash-linear-attention adds in float32: with gates of 1/2, logits of neighbors are off by 0.01."""
+
+
+def _declines(query: Tensor, *_: Tensor, **__: float) -> str | None:
+    return f"more than {LONGEST} tokens" if query.shape[2] > LONGEST else declines_few(query)
+
+
+forgetting_attention = Operation("forgetting_attention", _by_targets, fla_backend(_by_fla, _refuses, _declines))
 
 
 @register_attention("forgetting", patterns="CS", complexity="n^2", paper="Lin et al. 2025")
@@ -58,7 +66,8 @@ class ForgettingAttention(Attention):
 
     The gate f_t = sigmoid(w x_t + b), one a head, is how much a head keeps of the past at token t; with f = 1 it is
     softmax attention. F is summed in float64 and taken from its value at the first target of a block, so that no
-    difference of large numbers is rounded. Decoding keeps keys, values and F of every token.
+    difference of large numbers is rounded; flash-linear-attention, up to LONGEST tokens, adds in float32. Decoding
+    keeps keys, values and F of every token.
     """
 
     requires_right_padding = True
@@ -74,7 +83,8 @@ class ForgettingAttention(Attention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, kept: Tensor) -> Tensor:
         # With the padding on the right, the causal order alone hides it from every real target.
         with torch.autocast(query.device.type, enabled=False):
-            return forgetting_attention(query, key, value, kept, scale=self.scale, dropout=self.weight_dropout)
+            form = forgetting_attention.rounding_to(query.dtype)
+            return form(query, key, value, kept, scale=self.scale, dropout=self.weight_dropout)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, kept: Tensor) -> Tensor:
         total = kept.cumsum(dim=-1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, projection
 from attentions.kda import KDAAttention
-from attentions.kernels.delta_rule import gated_delta_rule_2
+from attentions.kernels.delta_rule import SPAN_ROUNDING, gated_delta_rule_2
 from cab import register_attention
 from cab.attention import SizeArguments
 from cab.claims import Claims
@@ -28,7 +28,10 @@ class GatedDeltaNet2Attention(KDAAttention):
     """
 
     operation = gated_delta_rule_2
-    claims = Claims(parameter_budget=0.2)  # 6 D^2 and the low-rank maps per layer, as published
+    claims = Claims(
+        parameter_budget=0.2,  # 6 D^2 and the low-rank maps per layer, as published
+        noncausal_rounding=SPAN_ROUNDING,
+    )
 
     def __init__(
         self, *, negative_eigenvalues: bool = False, short_convolution: int = 4, **common: Unpack[SizeArguments]

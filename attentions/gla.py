@@ -12,7 +12,7 @@ from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, proj
 from attentions.kernels.chunks import Heads
 from attentions.kernels.numerics import upcast
 from cab import LayerPosition, register_attention
-from cab.attention import SINGLE_LAYER, CommonArguments
+from cab.attention import SINGLE_LAYER, ConvolutionArguments
 from cab.registry.options import Positive
 
 GAIN = 2**-2.5
@@ -36,12 +36,13 @@ class GatedLinearAttention(Recurrent):
     """
 
     activates_heads = True
+    decays = "feature"
 
     def __init__(
         self,
         *,
         gate_rank: Positive = 16,
-        **common: Unpack[CommonArguments],
+        **common: Unpack[ConvolutionArguments],
     ) -> None:
         super().__init__(key_expansion=0.5, gate=True, gain=GAIN, out_gain=GAIN, **common)
         self.decay_map = nn.Sequential(
@@ -74,8 +75,9 @@ class HGRN2Attention(Recurrent):
     """
 
     normalizes_heads_jointly = True
+    decays = "feature"
 
-    def __init__(self, *, layer_position: LayerPosition = SINGLE_LAYER, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, layer_position: LayerPosition = SINGLE_LAYER, **common: Unpack[ConvolutionArguments]) -> None:
         super().__init__(**common)
         self.bound: nn.Parameter | None = None
         if layer_position.index:

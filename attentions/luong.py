@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attentions.kernels.chunks import masked, sums_by_targets
-from attentions.kernels.numerics import attention_weights, upcast
+from attentions.kernels.numerics import as_factor, attention_weights, upcast
 from attentions.kernels.softmax_attention import softmax
 from attentions.softmax import VanillaAttention
 from cab import register_attention
@@ -69,9 +69,10 @@ class LuongAttention(VanillaAttention):
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         if self.score != "concat":
             query = query if self.score == "dot" else query @ self.score_weight.to(query.dtype)
-            return softmax(query, key, value, visible, self.weight_dropout, is_causal, scale=self.factor)
+            form = softmax.rounding_to(query.dtype)
+            return form(query, key, value, visible, self.weight_dropout, is_causal, scale=self.factor)
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v = upcast(query), upcast(key), upcast(value)
+            q, k, v = upcast(query), upcast(key), as_factor(value)
 
             def weigh(targets: slice, num_keys: int) -> Tensor:
                 hidden = masked(targets, num_keys, None, is_causal=is_causal, like=q)

@@ -11,16 +11,50 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, projection, tokens_read
 from attentions.kernels.chunks import Heads
+from attentions.kernels.norms import gated_skip, rms_norm
 from attentions.kernels.numerics import upcast
+from attentions.kernels.operator import elementwise_backend
 from attentions.ssd import step_map
 from cab import Attention, DecodeState, ParamGroupOverride, UserError, register_attention
-from cab.attention import CommonArguments, Decoded
+from cab.attention import ConvolutionArguments, Decoded
 from cab.claims import Claims
 from cab.convolution import last_inputs
+from cab.kernels import Operation
 from cab.registry.options import Positive
 
 SLOWEST = 1e-4
 """Least rate A."""
+
+
+def _turned(
+    query: Tensor, key: Tensor, query_bias: Tensor, key_bias: Tensor, angle: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Add biases [H, 1, K] to queries and keys [B, 1, N, K] and turn both by angles [B, H, N, R], pair after pair.
+
+    Returns:
+        Queries and keys [B, H, N, K], and the product of those of a token [B, H, N].
+    """
+    size, tables = 2 * angle.shape[-1], [f(angle).to(query.dtype).transpose(1, 2) for f in (torch.cos, torch.sin)]
+    outputs = []
+    for x, bias in (query, query_bias), (key, key_bias):
+        x = (x + bias.to(x.dtype)).transpose(1, 2)
+        even, odd, cos, sin = x[..., 0:size:2], x[..., 1:size:2], *tables
+        pairs = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
+        outputs.append(torch.cat([pairs, x[..., size:]], dim=-1).transpose(1, 2))
+    return outputs[0], outputs[1], (outputs[0] * outputs[1]).sum(dim=-1)
+
+
+def _turned_by_kernel(
+    query: Tensor, key: Tensor, query_bias: Tensor, key_bias: Tensor, angle: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    from attentions.kernels.triton_kernels import turned
+
+    query, key, query_bias, key_bias = (x.squeeze(1).contiguous() for x in (query, key, query_bias, key_bias))
+    query, key, product = turned(query, key, query_bias, key_bias, angle.contiguous())
+    return query.transpose(1, 2), key.transpose(1, 2), product
+
+
+turned = Operation("turned", _turned, elementwise_backend(_turned, _turned_by_kernel))
 
 
 @register_attention("mamba3", patterns="CS", complexity="n", paper="Lahoti et al. 2026")
@@ -46,7 +80,7 @@ class Mamba3Attention(Recurrent):
     autocast_dtypes = (torch.bfloat16,)  # without a norm, outputs for large inputs exceed the range of float16
     claims = Claims(parameter_budget=0.15)  # 6 D^2 per layer, as published
 
-    def __init__(self, *, state_size: Positive = 128, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, *, state_size: Positive = 128, **common: Unpack[ConvolutionArguments]) -> None:
         if state_size < 4:
             raise UserError(f"state_size must be at least 4, got {state_size}")
         super().__init__(
@@ -83,20 +117,26 @@ class Mamba3Attention(Recurrent):
         angle = math.pi * upcast(extras["angle"]).tanh().unsqueeze(1) * step.unsqueeze(-1)
         return -step * F.softplus(rate).clamp(min=SLOWEST), step * (1 - share), step * share, angle
 
-    def rotated(self, query: Tensor, key: Tensor, angle: Tensor) -> list[Tensor]:
-        """Normalize C and B [B, 1, N, K], add biases and rotate them by angles [B, H, N, R], pair after pair."""
-        size, tables = 2 * angle.shape[-1], [f(angle).to(query.dtype).transpose(1, 2) for f in (torch.cos, torch.sin)]
-        outputs = []
-        for x, weight, bias in (query, self.query_norm, self.query_bias), (key, self.key_norm, self.key_bias):
-            x = (self.normalize(x) * weight.to(x.dtype) + bias.to(x.dtype)).transpose(1, 2)
-            even, odd, cos, sin = x[..., 0:size:2], x[..., 1:size:2], *tables
-            turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
-            outputs.append(torch.cat([turned, x[..., size:]], dim=-1).transpose(1, 2))
-        return outputs
+    def open_gates(self) -> None:
+        """Slow the decay by a factor of 1e-4, so that `cab verify` can observe far tokens."""
+        dynamics = self.dynamics
 
-    def finish(self, output: Tensor, value: Tensor, extras: Extras) -> Tensor:
-        """Add D x and multiply by silu of the gate."""
-        return torch.addcmul(output, self.skip.to(output.dtype), value) * F.silu(self.split_heads(extras["gate"]))
+        def opened(extras: Extras) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            log_decay, before, after, angle = dynamics(extras)
+            return log_decay * 1e-4, before, after, angle
+
+        self.dynamics = opened  # type: ignore[method-assign]
+
+    def rotated(self, query: Tensor, key: Tensor, angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Normalize C and B [B, 1, N, K], and return what :data:`turned` does for angles [B, H, N, R]."""
+        query, key = (
+            rms_norm(x, weight, eps=self.norm_eps) for x, weight in ((query, self.query_norm), (key, self.key_norm))
+        )
+        return turned(query, key, self.query_bias, self.key_bias, angle)
+
+    def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
+        """Multiply by silu of the gate."""
+        return output * F.silu(self.split_heads(extras["gate"]))
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return the initial state: ``memory`` without the last token, and angles, B, x and l dt of that token."""
@@ -121,7 +161,7 @@ class Mamba3Attention(Recurrent):
             .remainder(2 * math.pi)
             .to(log_decay.dtype)
         )
-        query, key = self.rotated(query, key, angle)
+        query, key, product = self.rotated(query, key, angle)
         tokens = {"angle": angle, "key": key, "value": value, "written": now.unsqueeze(-1)}
         before_first = {name: state[name].unsqueeze(2) for name in tokens}
         key_before, value_before, written = (
@@ -131,17 +171,18 @@ class Mamba3Attention(Recurrent):
         terms = RecurrenceInputs(query, key_before, scale.to(value.dtype) * value_before, log_decay)
         form = self.operation.rounding_to(heads[0].dtype)
         output, memory = self.update(self.mask_padding(terms, padding), state["memory"], form)
-        output = output + (now * (query * key).sum(dim=-1)).unsqueeze(-1).to(value.dtype) * value
+        own = (now * product).unsqueeze(-1) + self.skip.to(now.dtype)
+        output = gated_skip(output, own, value, extras["gate"], None)
         length = tokens_read(state, query, padding)
         last = {name: last_inputs(x, before_first[name], padding).squeeze(2) for name, x in tokens.items()}
-        return self.finish(output, value, extras), {"memory": memory, "length": length, **last, **past}
+        return output, {"memory": memory, "length": length, **last, **past}
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **extras: Tensor) -> Tensor:
         """Compute the recurrence of one row token by token, [H or 1, n, ...] to [H, n, V]."""
         extras = {name: x[None] for name, x in extras.items()}
         log_decay, before, now, angle = self.dynamics(extras)
         angle = angle.cumsum(dim=2)
-        query, key = self.rotated(query[None], key[None], angle)
+        query, key, _ = self.rotated(query[None], key[None], angle)
         written = torch.einsum("bhnk,bhnv->nbhkv", key, value[None])
         memory, previous, outputs = torch.zeros_like(written[0]), torch.zeros_like(written[0]), []
         for t, current in enumerate(written):
@@ -149,7 +190,7 @@ class Mamba3Attention(Recurrent):
             memory = decay * (memory + weight * previous) + share * current
             outputs.append(torch.einsum("bhk,bhkv->bhv", query[:, :, t], memory))
             previous = current
-        return self.finish(torch.stack(outputs, dim=2), value[None], extras)[0]
+        return self.finish(torch.stack(outputs, dim=2) + self.skip * value, value[None], extras)[0]
 
 
 def shifted(first: Tensor, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from attentions.kernels.chunks import Heads
 from attentions.kernels.numerics import upcast
 from cab import DecodeState, register_attention
-from cab.attention import CommonArguments, Decoded
+from cab.attention import ConvolutionArguments, Decoded
 from cab.claims import Claims
 
 CAP = 15.0
@@ -38,7 +38,7 @@ class MLSTMAttention(Recurrent):
     normalizes_heads_jointly = True  # the weight of the norm has all features of all heads
     claims = Claims(parameter_budget=0.1)
 
-    def __init__(self, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, **common: Unpack[ConvolutionArguments]) -> None:
         super().__init__(key_expansion=0.5, gate=True, gain=None, out_gain=None, **common)
         self.input_proj = nn.Linear(self.embed_dim, self.num_heads)
         self.forget_proj = nn.Linear(self.embed_dim, self.num_heads)

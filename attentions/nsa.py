@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.kernels.chunks import sums_by_targets
-from attentions.kernels.key_summaries import expand_blocks, largest
+from attentions.kernels.key_summaries import expand_blocks, largest, largest_indices
 from attentions.kernels.numerics import masked_softmax, upcast
 from attentions.kernels.token_cache import packed, take_tokens
 from attentions.kernels.window_attention import Window, window_attention
@@ -48,6 +48,8 @@ class NativeSparseAttention(Attention):
     ReLU, and the gates are a linear map. Rotary positions belong to the backbone. The selection branch forms all pairs,
     some targets at a time, and masks those that are not selected, so it has the function and the memory of the method,
     without the time that a dedicated kernel saves.
+
+    With the defaults, the selection takes every token below 1,024 tokens, and the window below 512.
 
     Decoding keeps keys and values of all tokens for the selection, the compressed keys and values, and those of a
     window and of an incomplete block.
@@ -159,6 +161,10 @@ class NativeSparseAttention(Attention):
         key = torch.arange(num_keys, device=position.device)
         return expand_blocks(taken, self.block_size, num_keys) & (key <= position[:, None, :, None])
 
+    def most_keys(self, count: int) -> int:
+        """Return the largest number of keys that a target with ``count`` visible ones selects or has in its window."""
+        return min(count, self.num_blocks * self.block_size + self.window_size)
+
     def attend(self, query: Tensor, key: Tensor, value: Tensor, _padding: PaddingMasks, gates: Tensor) -> Tensor:
         # With the padding on the right, no real target attends to it, nor to a block that contains some.
         with torch.autocast(query.device.type, enabled=False):
@@ -208,7 +214,7 @@ class NativeSparseAttention(Attention):
                             weights.detach()[:, 0, number].unflatten(0, (-1, group)).sum(1)
                         )
             scores[:, [0, max(current - 1, 0), current]] = torch.inf
-            chosen = scores.topk(min(self.num_blocks, current + 1), dim=-1).indices.repeat_interleave(group, dim=0)
+            chosen = largest_indices(scores, min(self.num_blocks, current + 1)).repeat_interleave(group, dim=0)
             seen = (torch.arange(t + 1, device=q.device) // self.block_size == chosen.unsqueeze(-1)).any(dim=1)
             recent = torch.arange(t + 1, device=q.device) > t - self.window_size
             for branch, mask in ((1, seen), (2, recent.expand_as(seen))):

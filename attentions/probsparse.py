@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.kernels.key_summaries import largest_indices
 from attentions.kernels.numerics import accumulation_dtype
 from cab import Attention, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments
@@ -107,7 +108,7 @@ class ProbSparseAttention(Attention):
         if self.pattern is Pattern.CS:
             lazy = value.cumsum(dim=1)
             scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
-        is_selected = torch.zeros_like(measure, dtype=torch.bool).scatter(1, measure.topk(u).indices, True)
+        is_selected = torch.zeros_like(measure, dtype=torch.bool).scatter(1, largest_indices(measure, u), True)
         return torch.where(is_selected.unsqueeze(-1), scores.softmax(dim=-1) @ value, lazy)
 
     def count(self, length: Tensor) -> Tensor:
@@ -135,7 +136,7 @@ class ProbSparseAttention(Attention):
         measure = largest.amax(dim=-1) - total.sum(dim=-1) / divisor.clamp_min(1)
         if padding is not None:
             measure = measure.masked_fill(padding[:, None], float("-inf"))
-        return measure.topk(size).indices
+        return largest_indices(measure, size)
 
     def lazy(self, value: Tensor, length: Tensor, padding: Tensor | None) -> Tensor:
         """Return the output of queries that are not selected: the mean of the values, or (CS) their prefix sum."""

@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
-from attentions.kernels.buckets import BucketWindow
+from attentions.kernels.buckets import BUCKET_ROUNDING, BucketWindow
 from attentions.kernels.numerics import mask_value, recompute, upcast
 from cab import PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments
+from cab.claims import Claims
 from cab.padding import lengths
 from cab.registry.options import Even, Positive
 
@@ -45,6 +46,8 @@ class ReformerAttention(BucketedAttention):
             ``unit`` divides them by sqrt(E), as the paper writes.
         keys: ``chunks`` or ``buckets``. None: ``chunks`` in NS, ``buckets`` in CS.
     """
+
+    claims = Claims(noncausal_rounding=BUCKET_ROUNDING)
 
     rotations: Tensor
 

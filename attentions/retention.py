@@ -12,7 +12,7 @@ from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent, proj
 from attentions.kernels.layers import alibi_slopes, rotary
 from attentions.kernels.numerics import accumulation_dtype
 from cab import LayerPosition, UserError, register_attention
-from cab.attention import SINGLE_LAYER, CommonArguments
+from cab.attention import SINGLE_LAYER, ConvolutionArguments
 from cab.claims import Claims
 
 
@@ -33,7 +33,7 @@ class RetentionAttention(Recurrent):
     norm_eps = 1e-6
     claims = Claims(parameter_budget=0.25)  # 8 D^2 per layer, as published: 23.1% of GPT-2
 
-    def __init__(self, **common: Unpack[CommonArguments]) -> None:
+    def __init__(self, **common: Unpack[ConvolutionArguments]) -> None:
         super().__init__(
             value_expansion=2.0, gate=True, gain=2 ** (-2.5), out_gain=2 ** (-1), norm_has_weight=False, **common
         )
@@ -81,7 +81,7 @@ class LightningAttention(Recurrent):
         *,
         layer_position: LayerPosition = SINGLE_LAYER,
         variant: Literal["paper", "repository"] = "paper",
-        **common: Unpack[CommonArguments],
+        **common: Unpack[ConvolutionArguments],
     ) -> None:
         super().__init__(gate=variant == "paper", norm_has_weight=False, **common)
         self.variant = variant

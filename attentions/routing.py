@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.bases.bucketed import BucketedAttention
-from attentions.kernels.buckets import BucketWindow
+from attentions.kernels.buckets import BUCKET_ROUNDING, BucketWindow
 from attentions.kernels.chunks import by_length
+from attentions.kernels.key_summaries import largest_indices
 from attentions.kernels.token_cache import gather_tokens
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Attention, PaddingMasks, Pattern, register_attention
@@ -46,6 +47,8 @@ class RoutingAttention(BucketedAttention):
         decay: decay of the moving average of the centers, in [0, 1].
         commitment: weight of the auxiliary loss.
     """
+
+    claims = Claims(noncausal_rounding=BUCKET_ROUNDING)
 
     centroids: Tensor
 
@@ -164,11 +167,11 @@ class RoutingAttention(BucketedAttention):
         return total / count.clamp(min=1.0).unsqueeze(3)
 
     def nearest(self, x: Tensor, size: int, hidden: Tensor | None) -> Tensor:
-        """Return the tokens of ``x`` [B, H, N, E] nearest to each center, the nearest first if some are ``hidden``."""
+        """Return the tokens of ``x`` [B, H, N, E] nearest to each center, the nearest first."""
         scores = self.scores(x)
         if hidden is not None:
             scores = scores.masked_fill(hidden[:, None, :, None], -torch.inf)
-        return scores.topk(size, dim=2, sorted=hidden is not None).indices.mT.flatten(2)
+        return largest_indices(scores, size, dim=2).mT.flatten(2)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor, **draws: Tensor) -> Tensor:
         if self.pattern is Pattern.CS:
@@ -183,7 +186,7 @@ class RoutingAttention(BucketedAttention):
                 continue
             output, count = torch.zeros_like(value[head]), torch.zeros_like(value[head, :, :1])
             for center in self.centroids[head - self.num_local]:
-                taken, listed = ((x[head] @ center).argsort(descending=True)[: self.size(length)] for x in (query, key))
+                taken, listed = (largest_indices(x[head] @ center, self.size(length)) for x in (query, key))
                 means = logits[taken][:, listed].softmax(dim=-1) @ value[head, listed]
                 output = output.index_add(0, taken, means)
                 count[taken] += 1.0

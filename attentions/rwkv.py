@@ -11,12 +11,13 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
 from attentions.kernels.chunks import tokens_at_once
-from attentions.kernels.delta_rule import rwkv7
+from attentions.kernels.delta_rule import SPAN_ROUNDING, rwkv7
 from attentions.kernels.norms import unit
 from attentions.kernels.numerics import recompute, upcast
 from attentions.kernels.recurrence import Form
 from cab import LayerPosition, PaddingMasks, register_attention
-from cab.attention import SINGLE_LAYER, CommonArguments, Decoded, DecodeState
+from cab.attention import SINGLE_LAYER, ConvolutionArguments, Decoded, DecodeState
+from cab.claims import Claims
 from cab.padding import lengths
 from cab.registry.options import Positive
 
@@ -29,6 +30,7 @@ class TokenShift(Recurrent):
     """
 
     norm_weight: nn.Parameter
+    decays = "feature"
 
     def initialize_projections(self, key_gain: float) -> None:
         """Initialize as RWKV-LM: orthogonal with gain 1 for r and v, ``key_gain`` for k, and zero for ``out_proj``.
@@ -100,7 +102,7 @@ class RWKV6Attention(TokenShift):
         layer_position: LayerPosition = SINGLE_LAYER,
         mix_rank: Positive = 32,
         decay_rank: Positive = 64,
-        **common: Unpack[CommonArguments],
+        **common: Unpack[ConvolutionArguments],
     ) -> None:
         super().__init__(**common)
         index, num_layers = layer_position.index, layer_position.num_layers
@@ -201,6 +203,7 @@ class RWKV7Attention(TokenShift):
     """
 
     operation = rwkv7
+    claims = Claims(noncausal_rounding=SPAN_ROUNDING)
 
     def __init__(
         self,
@@ -209,7 +212,7 @@ class RWKV7Attention(TokenShift):
         decay_rank: Positive | None = None,
         rate_rank: Positive | None = None,
         gate_rank: Positive | None = None,
-        **common: Unpack[CommonArguments],
+        **common: Unpack[ConvolutionArguments],
     ) -> None:
         super().__init__(**common)
         decay_rank = default_rank(2.5, self.embed_dim) if decay_rank is None else decay_rank

@@ -16,6 +16,7 @@ from attentions.kernels.chunks import chunk_size
 from attentions.kernels.numerics import accumulation_dtype, recompute_upcast, upcast
 from cab import Attention, DecodeState, PaddingMasks, ParamGroupOverride, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
+from cab.claims import Claims
 from cab.registry.options import Even
 
 DT_MIN, DT_MAX = 1e-3, 1e-1
@@ -47,6 +48,7 @@ class S4Attention(Attention):
 
     requires_right_padding = True
     has_constant_size_state = True
+    claims = Claims(noncausal_rounding="one Fourier transform of the whole row")
 
     def __init__(self, *, state_size: Even = 64, **common: Unpack[CommonArguments]) -> None:
         super().__init__(**common)
@@ -173,7 +175,7 @@ class S4Attention(Attention):
         """Read token by token, with Abar as two diagonal plus low-rank factors and the Woodbury identity."""
         with torch.autocast(tokens.device.type, enabled=False):
             u = upcast(tokens)
-            x = torch.view_as_complex(state["modes"].to(u.dtype))
+            x = torch.view_as_complex(state["modes"].to(u.dtype).contiguous())
             dt, modes, low_rank, inputs, readout = self.modes()
             factors = _discrete(dt, modes, low_rank, inputs)
             diagonal, back, correction, inwards, gather, weights = (

@@ -168,7 +168,7 @@ class S4DAttention(Attention):
         return {"modes": like.new_zeros(shape, dtype=accumulation_dtype(like.dtype))}
 
     def decode_inputs(self, tokens: Tensor, mask: Tensor | None, state: DecodeState) -> Decoded:
-        modes = torch.view_as_complex(state["modes"].to(accumulation_dtype(tokens.dtype)))
+        modes = torch.view_as_complex(state["modes"].to(accumulation_dtype(tokens.dtype)).contiguous())
         if tokens.shape[1] == 1:
             output, modes = self.recur(tokens, modes, mask)
         else:

@@ -17,10 +17,7 @@ from cab.claims import Claims, softmax_if
 from cab.padding import lengths
 from cab.registry.options import Positive
 
-PLAIN = softmax_if(
-    **{"sink": "none", "num_kv_heads": None, "positions": "none", "window": None, "sink_tokens": 0},
-    **{"qk_norm": False, "output_gate": False},
-)
+PLAIN = softmax_if(sink="none", num_kv_heads=None, positions="none", window=None, sink_tokens=0, qk_norm=False)
 """Options without which it is softmax attention."""
 
 
@@ -46,7 +43,6 @@ class VanillaAttention(Attention):
             slopes s_h = 2^(-8 h / H) of heads h = 1 .. H (Press et al. 2021).
         qk_norm: RMS norms of the queries and keys of each head, with weights that all heads share, before the rotation
             (Qwen3; Dehghani et al. 2023).
-        output_gate: multiply the heads by sigmoid(x W_g), x the layer's input (Qiu et al. 2025).
         window: in CS, a target sees the last ``window`` tokens, itself included. Decoding stores no others.
         sink_tokens: first tokens of a sequence, visible in addition to the window (Xiao et al. 2023, StreamingLLM).
             Positions are those of the sequence, not of the cache.
@@ -67,7 +63,6 @@ class VanillaAttention(Attention):
         sink: Literal["none", "one", "learned"] = "none",
         positions: Literal["none", "rope", "alibi"] = "none",
         qk_norm: bool = False,
-        output_gate: bool = False,
         window: Positive | None = None,
         sink_tokens: int = 0,
         **common: Unpack[CommonArguments],
@@ -86,9 +81,6 @@ class VanillaAttention(Attention):
         self.selects_tokens = window is not None
         self.requires_right_padding = self.pattern is Pattern.CS or positions != "none"
         self.q_norm, self.k_norm = (nn.RMSNorm(self.head_dim, eps=1e-6) if qk_norm else None for _ in range(2))
-        self.gate_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=False) if output_gate else None
-        if self.gate_proj is not None:
-            nn.init.xavier_uniform_(self.gate_proj.weight, gain=2**-0.5)
         unbiased = [] if qkv_bias else [self.q_proj, self.k_proj, self.v_proj]
         for projection in unbiased + ([] if out_bias else [self.out_proj]):
             projection.register_parameter("bias", None)
@@ -118,18 +110,11 @@ class VanillaAttention(Attention):
         """Whether weights of pairs of tokens depend on their positions, beyond the causal order."""
         return self.positions == "alibi" or self.window is not None
 
-    def query_side_inputs(self, query: Tensor) -> dict[str, Tensor]:
-        return {} if self.gate_proj is None else {"gate": self.gate_proj(query)}
-
     def prepared(self, x: Tensor, norm: nn.RMSNorm | None, position: Tensor) -> Tensor:
         """Normalize and rotate queries or keys [B, H, N, E] at ``position`` [B or 1, N], if the options say so."""
         if norm is not None:
             x = F.rms_norm(upcast(x), (self.head_dim,), upcast(norm.weight), norm.eps).to(x.dtype)
         return rotate(upcast(x), position, by_halves=True).to(x.dtype) if self.positions == "rope" else x
-
-    def gated(self, heads: Tensor, gate: Tensor | None) -> Tensor:
-        """Multiply heads [B, H, N, E] by the output gate [B, N, D], if any."""
-        return heads if gate is None else heads * self.split_heads(gate).sigmoid()
 
     def order(self, device: torch.device) -> Positions:
         """Return how weights depend on positions."""
@@ -140,21 +125,19 @@ class VanillaAttention(Attention):
     def split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks, gate: Tensor | None = None
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         position, is_causal = torch.arange(query.shape[2], device=query.device)[None], self.pattern is Pattern.CS
         query, key = self.prepared(query, self.q_norm, position), self.prepared(key, self.k_norm, position)
         hidden = None if is_causal else padding.key
         if self.restricts_pairs and self.sink == "none" and not self.has_own_kernel:
             options: dict[str, Any] = {"hidden": hidden, "dropout": self.weight_dropout, "scale": self.scale}
-            return self.gated(positional_softmax(query, key, value, self.order(query.device), **options), gate)
+            return positional_softmax(query, key, value, self.order(query.device), **options)
         visible = _visible(hidden)
         if self.restricts_pairs:
             visible, is_causal = self.order(query.device).mask(position, position, visible, query.dtype), False
-        return self.gated(self.softmax_attention(query, key, value, visible=visible, is_causal=is_causal), gate)
+        return self.softmax_attention(query, key, value, visible=visible, is_causal=is_causal)
 
-    def reference(self, query: Tensor, key: Tensor, value: Tensor, gate: Tensor | None = None) -> Tensor:
+    def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if self.q_norm is not None and self.k_norm is not None:
             query, key = (
                 x / (x.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt() * norm.weight
@@ -175,12 +158,10 @@ class VanillaAttention(Attention):
         if self.window is not None:
             logits = logits.masked_fill((distance >= self.window) & (j >= self.sink_tokens), -torch.inf)
         if self.sink == "none":
-            heads = logits.softmax(dim=-1) @ value
-        else:
-            sink = query.new_zeros(self.num_heads) if self.sink_logit is None else self.sink_logit
-            sink = sink[:, None, None].expand(-1, logits.shape[1], 1)
-            heads = torch.cat([logits, sink], dim=-1).softmax(dim=-1)[..., :-1] @ value
-        return heads if gate is None else heads / (1 + (-self.split_heads(gate[None])[0]).exp())
+            return logits.softmax(dim=-1) @ value
+        sink = query.new_zeros(self.num_heads) if self.sink_logit is None else self.sink_logit
+        sink = sink[:, None, None].expand(-1, logits.shape[1], 1)
+        return torch.cat([logits, sink], dim=-1).softmax(dim=-1)[..., :-1] @ value
 
     def logits(self, query: Tensor, key: Tensor) -> Tensor:
         """Compute logits [..., N, M] of queries [..., N, E] and keys [..., M, E]."""
@@ -224,7 +205,8 @@ class VanillaAttention(Attention):
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         """Compute softmax attention in which every target has a visible key; a mask of numbers is added to logits."""
-        return softmax(query, key, value, visible, self.weight_dropout, is_causal, scale=self.scale)
+        form = softmax.rounding_to(query.dtype)
+        return form(query, key, value, visible, self.weight_dropout, is_causal, scale=self.scale)
 
     def init_decode_state(self, batch_size: int, like: Tensor) -> DecodeState:
         """Return an empty state: a long cache of keys and values, and a short one of recent tokens."""
@@ -241,22 +223,12 @@ class VanillaAttention(Attention):
         state = {"key": self.prepared(key, self.k_norm, key.new_zeros(1, 1)), "value": value}
         return state if padding.key is None else {**state, "key_padding": padding.key}
 
-    def decode_cross(
-        self, query: Tensor, state: DecodeState, _padding: PaddingMasks, gate: Tensor | None = None
-    ) -> Decoded:
+    def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> Decoded:
         query = self.prepared(query, self.q_norm, query.new_zeros(1, 1))
         visible = _visible(state.get("key_padding"))
-        return self.gated(self.softmax_attention(query, state["key"], state["value"], visible=visible), gate), state
+        return self.softmax_attention(query, state["key"], state["value"], visible=visible), state
 
-    def decode(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        state: DecodeState,
-        padding: PaddingMasks,
-        gate: Tensor | None = None,
-    ) -> Decoded:
+    def decode(self, query: Tensor, key: Tensor, value: Tensor, state: DecodeState, padding: PaddingMasks) -> Decoded:
         position = torch.arange(query.shape[2], device=query.device)[None]
         if "length" in state:
             position = state["length"][:, None] + position
@@ -265,7 +237,7 @@ class VanillaAttention(Attention):
         if self.restricts_pairs:
             state = {**state, "position": torch.cat([state["position"], position], dim=1)}
         state = {**state, **self._appended(state, key, value, padding.key)}
-        return self.gated(self._attend_to_cache(query, state), gate), self._within_window(state)
+        return self._attend_to_cache(query, state), self._within_window(state)
 
     def _within_window(self, state: DecodeState) -> DecodeState:
         """Remove the keys that no later token sees from the long cache, whenever there is no other."""

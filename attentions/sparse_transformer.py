@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attentions.bases.sparse import SparseAttention, Spread, by_halves, check_stride, first_heads
-from attentions.kernels.grid2d import along_both, along_columns, along_rows
+from attentions.kernels.grid2d import along, along_both
 from attentions.kernels.over_blocks import Block, tiled_attention
 from attentions.kernels.window_attention import Window, window_attention
 from cab import Pattern, UserError, register_attention
@@ -85,14 +85,14 @@ class SparseTransformerAttention(SparseAttention):
         if not self.spreads:
             return self.merged(query, key, value, hidden)
         width, causal, dropout = self.width(query.shape[2]), self.pattern is Pattern.CS, self.weight_dropout
-        along: dict[str, Any] = {"width": width, "is_causal": causal, "hidden": hidden, "dropout": dropout}
+        lines: dict[str, Any] = {"width": width, "is_causal": causal, "hidden": hidden, "dropout": dropout}
         seen: dict[str, Any] = {"key_padding_mask": hidden, "dropout": dropout}
         if self.layout == "strided":
             window = Window(width - 1, 0 if causal else width - 1)
             a_1: Spread = functools.partial(window_attention, window=window, **seen)
-            a_2: Spread = functools.partial(along_columns, **along)
+            a_2: Spread = functools.partial(along, by_column=True, **lines)
         else:
-            a_1 = functools.partial(along_rows, **along)
+            a_1 = functools.partial(along, by_column=False, **lines)
             a_2 = functools.partial(tiled_attention, tiles=self.tiles(query, is_own=False), **seen)
         return by_halves(a_1, a_2, (query, key, value))
 
@@ -161,8 +161,8 @@ class AxialAttention(SparseAttention):
 
     def attend_visible(self, query: Tensor, key: Tensor, value: Tensor, *, hidden: Tensor | None = None) -> Tensor:
         width, causal = self.width_for(query.shape[2]), self.pattern is Pattern.CS
-        along: dict[str, Any] = {"width": width, "is_causal": causal, "hidden": hidden, "dropout": self.weight_dropout}
+        lines: dict[str, Any] = {"width": width, "is_causal": causal, "hidden": hidden, "dropout": self.weight_dropout}
         if not self.spreads:
-            return along_both(query, key, value, is_sliding=False, **along)
-        rows, columns = functools.partial(along_rows, **along), functools.partial(along_columns, **along)
+            return along_both(query, key, value, is_sliding=False, **lines)
+        rows, columns = (functools.partial(along, by_column=by_column, **lines) for by_column in (False, True))
         return by_halves(rows, columns, (query, key, value))

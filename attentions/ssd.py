@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attentions.bases.recurrent import Extras, RecurrenceInputs, Recurrent
-from attentions.kernels.norms import rms_norm
+from attentions.kernels.norms import gated_skip
 from attentions.kernels.numerics import upcast
 from cab import ParamGroupOverride, register_attention
 from cab.attention import SizeArguments
@@ -73,11 +73,15 @@ class SSDAttention(Recurrent):
         # Contiguous: the compiler assumes that layout of the gradient.
         step = F.softplus(upcast(extras["step"]).transpose(1, 2).contiguous())
         log_decay = -self.log_rate.to(step.dtype).exp().unsqueeze(-1) * step
+        if value.dtype.itemsize == 2:  # a backend in 16 bit, which has a key per head: narrower here than the values
+            key = (key.transpose(1, 2) * step.mT.contiguous().unsqueeze(-1).to(key.dtype)).transpose(1, 2)
+            return RecurrenceInputs(query, key, value, log_decay)
         return RecurrenceInputs(query, key, value * step.unsqueeze(-1).to(value.dtype), log_decay)
 
     def finish(self, output: Tensor, value: Tensor, extras: Extras) -> Tensor:
-        output = torch.addcmul(output, self.skip.to(output.dtype).view(-1, 1, 1), value)
-        return rms_norm(output, self.norm_weight, extras["gate"], eps=self.norm_eps, is_joint=True, gates_first=True)
+        return gated_skip(
+            output, self.skip.view(1, -1, 1, 1), value, extras["gate"], self.norm_weight, eps=self.norm_eps
+        )
 
 
 def step_map(embed_dim: int, num_heads: int) -> nn.Linear:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attentions.kernels.chunks import masked, sums_by_targets
-from attentions.kernels.numerics import masked_softmax, upcast
+from attentions.kernels.numerics import as_factor, masked_softmax, upcast
 from cab import Attention, DecodeState, PaddingMasks, Pattern, UserError, register_attention
 from cab.attention import CommonArguments, Decoded
 from cab.claims import Claims
@@ -78,7 +78,7 @@ class SynthesizerAttention(Attention):
         if self.reads_positions:
             self.check_length(query.shape[2], "targets")
         is_causal = self.pattern is Pattern.CS
-        q, k, v = upcast(query), upcast(key), upcast(value)
+        q, k, v = upcast(query), upcast(key), as_factor(value)
 
         def weigh(targets: slice, num_keys: int) -> Tensor:
             scores = self.synthetic(q[:, :, targets], targets, num_keys)

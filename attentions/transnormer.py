@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from attentions.bases.linearized import mask_fill
 from attentions.bases.sparse import SparseAttention
 from attentions.kernels.chunks import Extras, Heads, over_chunks
-from attentions.kernels.grid2d import along_rows, in_rows
+from attentions.kernels.grid2d import along, in_rows
 from attentions.kernels.layers import MergedNorm, Norm, turn
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
@@ -216,7 +216,7 @@ class DiagAttention(SparseAttention):
         width = min(self.block_size, length)
         if self.is_softmax:
             dropout = self.weight_dropout
-            return along_rows(query, key, value, width, is_causal=causal, hidden=hidden, dropout=dropout)
+            return along(query, key, value, width, by_column=False, is_causal=causal, hidden=hidden, dropout=dropout)
         if hidden is not None:
             key = key.masked_fill(hidden[:, None, :, None], 0.0)  # ReLU of zero is no weight
         with torch.autocast(query.device.type, enabled=False):  # what no sum divides outgrows float16 before its norm

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attentions.kernels.chunks import masked, sums_by_targets
-from attentions.kernels.numerics import upcast
+from attentions.kernels.numerics import as_factor, upcast
 from attentions.kernels.token_cache import append_tokens, empty_cache, masked_tokens
 from cab import Attention, Pattern
 from cab.attention import CommonArguments, Decoded, DecodeState, PaddingMasks
@@ -43,7 +43,7 @@ class PairwiseAttention(Attention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         is_causal = self.pattern is Pattern.CS
         with torch.autocast(query.device.type, enabled=False):
-            q, k, v = upcast(query), upcast(key), upcast(value)
+            q, k, v = upcast(query), upcast(key), as_factor(value)
             if is_causal:
                 count = torch.arange(1, q.shape[2] + 1, device=q.device)[None, None, :, None]
             else:

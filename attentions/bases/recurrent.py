@@ -6,7 +6,7 @@ Shapes: B batch, H heads, N tokens, K key width and V value width per head.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, Unpack
+from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from attentions.kernels.recurrence import Form, recurrence
 from cab import Attention
 from cab.attention import Convolved, Decoded, DecodeState, PaddingMasks, SizeArguments
 from cab.convolution import HeadConvolutions
+from cab.flash_linear_attention import SHORTEST
 from cab.kernels import Operation
 from cab.padding import lengths
 
@@ -58,6 +59,7 @@ class Recurrent(Attention):
         gate_activation: function of the gate that follows the norm.
         activates_heads: whether silu follows the projections of q, k and v and their short convolutions.
         operation: computes the recurrence for all tokens.
+        decays: what has a decay of its own, on which the backends of the operation depend.
 
     Args:
         key_expansion: width of the keys relative to ``embed_dim``; the width per head is rounded.
@@ -83,6 +85,7 @@ class Recurrent(Attention):
     norm_eps: ClassVar[float] = 1e-5
     renamed: ClassVar = {"short_convolution": "conv_size"}
     operation: ClassVar[Operation[..., tuple[Tensor, Tensor]]] = recurrence
+    decays: ClassVar[Literal["head", "feature", "nothing"]] = "head"
 
     def __init__(
         self,
@@ -128,10 +131,20 @@ class Recurrent(Attention):
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project [B, N, D] each to queries and keys [B, H or 1, N, K] and values [B, H, N, V]."""
-        queries, keys = (
-            x.unflatten(-1, (self.key_heads, -1)).transpose(1, 2) for x in (self.q_proj(query), self.k_proj(key))
-        )
-        return queries, keys, self.split_heads(self.v_proj(value))
+        maps = self.q_proj, self.k_proj, self.v_proj
+        if self.projects_jointly and query is key is value and query.is_cuda and query.shape[1] >= SHORTEST:
+            joint = F.linear(query, torch.cat([x.weight for x in maps]))
+            q, k, v = joint.split([x.out_features for x in maps], dim=-1)
+        else:
+            q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)
+        queries, keys = (x.unflatten(-1, (self.key_heads, -1)).transpose(1, 2) for x in (q, k))
+        return queries, keys, self.split_heads(v)
+
+    @property
+    def projects_jointly(self) -> bool:
+        """Whether one product reads the input; short convolutions read its parts in place, others would copy them."""
+        maps = self.q_proj, self.k_proj, self.v_proj
+        return self.convolutions is not None and all(type(x) is nn.Linear for x in maps)
 
     def activated(self, heads: Heads) -> Heads:
         """Apply silu if ``activates_heads``, unless it is a part of the short convolutions."""
@@ -147,6 +160,19 @@ class Recurrent(Attention):
         """Compute the inputs of the recurrence from the activated heads; ``position`` [B or 1, N] counts from 0."""
         raise NotImplementedError
 
+    def open_gates(self) -> None:
+        """Slow decay and erasure by factors of 1e-4 and 1e-3, so that `cab verify` can observe far tokens."""
+        terms = self.terms
+
+        def opened(*arguments: Any) -> RecurrenceInputs:
+            x = terms(*arguments)
+            decay, strength = (
+                None if y is None else y * scale for y, scale in ((x.log_decay, 1e-4), (x.strength, 1e-3))
+            )
+            return x._replace(log_decay=decay, strength=strength)
+
+        self.terms = opened  # type: ignore[method-assign, assignment]
+
     def finish(self, output: Tensor, _value: Tensor, extras: Extras) -> Tensor:
         """Normalize o [B, H, N, V] and multiply it by the activated gate, if the layer has one."""
         return self.normalize(output, extras.get("gate"))
@@ -159,8 +185,8 @@ class Recurrent(Attention):
         )
 
     @classmethod
-    def has_convolutions(cls) -> bool:
-        return True
+    def common_options(cls) -> dict[str, Any]:
+        return {"short_convolution": 0}  # its gates are its own
 
     def convolve(
         self, heads: Sequence[Tensor], _padding: Tensor | None, _state: DecodeState | None = None
@@ -209,7 +235,9 @@ class Recurrent(Attention):
 
     def widened(self, heads: Heads, state: DecodeState, extras: Extras) -> tuple[Heads, Extras]:
         """Upcast heads and extras, unless a backend of the operation multiplies numbers of their type."""
-        if self.operation.choose(heads[0].dtype, heads[0], state["memory"]) is not None:
+        like, value = heads[0], heads[2]
+        log_decay = {"head": value[..., 0], "feature": like, "nothing": None}[self.decays]
+        if self.operation.choose(like.dtype, like, log_decay, state["memory"]) is not None:
             return heads, extras
         return list(map(upcast, heads)), {name: upcast(x) for name, x in extras.items()}
 

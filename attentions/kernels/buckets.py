@@ -23,6 +23,9 @@ from attentions.kernels.numerics import accumulation_dtype, mask_value, once_dif
 CPU_BLOCK, DEVICE_BLOCK = 64, 512
 """Queries of one block on a CPU; elsewhere a launch costs more than keys that are computed in vain."""
 
+BUCKET_ROUNDING = "which tokens share a block of the sorted row depends on all tokens"
+"""Why an output rounds differently if later tokens change."""
+
 
 class BucketWindow(NamedTuple):
     """Which tokens of its bucket a token sees: as many before it, itself or not, as many after it."""

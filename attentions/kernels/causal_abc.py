@@ -18,10 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.kernels import fla_kernels
 from attentions.kernels.chunks import groups_at_once
 from attentions.kernels.numerics import mask_value, softmax_gradient
 from attentions.kernels.operator import differentiable_operator
 from attentions.kernels.recurrence import block_states
+from cab.flash_linear_attention import fla_backend
+from cab.kernels import Operation
 
 BLOCK = 32
 """Tokens per block, whose products with each other are formed."""
@@ -33,7 +36,7 @@ LARGEST = 600.0
 """Largest logarithm of a weight relative to the mass before the block: exp(600) is a finite float64."""
 
 
-def causal_abc(
+def _by_spans(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -57,6 +60,9 @@ def causal_abc(
     key, value = key.to(query.dtype), value.to(query.dtype)
     output, masses, means = _causal_abc(query, key, value, compress.to(mean.dtype), padding, mass, mean)
     return output, masses[-1], means[-1]
+
+
+causal_abc = Operation("causal_abc", _by_spans, fla_backend(fla_kernels.causal_abc, fla_kernels.refuses_slots))
 
 
 class _Span(NamedTuple):

@@ -167,6 +167,7 @@ def sums_by_targets(
     Args:
         weigh: maps a slice of the targets and a number of keys m to weights of the first m keys, [B, H, targets, m].
         query: only its shape is used.
+        value: weights are rounded to its dtype.
         is_causal: whether target i sees no key after i, so that later weights are not computed.
         dropout: probability of dropping a weight.
         cost: elements that a weight takes.
@@ -177,7 +178,7 @@ def sums_by_targets(
 
     def some(targets: slice) -> Tensor:
         seen = min(targets.stop, num_keys) if is_causal else num_keys
-        return F.dropout(weigh(targets, seen), dropout) @ value[:, :, :seen]
+        return F.dropout(weigh(targets, seen), dropout).to(value.dtype) @ value[:, :, :seen]
 
     outputs = []
     for begin in range(0, num_targets, size):

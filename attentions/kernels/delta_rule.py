@@ -26,9 +26,10 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from attentions.kernels import fla_kernels
-from attentions.kernels.numerics import accumulation_dtype
+from attentions.kernels.numerics import accumulation_dtype, upcast
 from attentions.kernels.operator import differentiable_operator
 from attentions.kernels.recurrence import block_size, head_decays, in_blocks
+from cab.flash_linear_attention import fla_backend
 from cab.kernels import Backend, Operation
 
 WIDEST = 512
@@ -161,8 +162,11 @@ GENERALIZED_BLOCK = 16
 SPAN = 8
 """Tokens per span. Decays between its tokens are quotients of decays from its middle. A power of two."""
 
+SPAN_ROUNDING = "decays are relative to the middle of a span of tokens"
+"""Why the first tokens of a span round differently if later ones change."""
 
-def _generalized_by_blocks(
+
+def generalized_delta_rule(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -213,12 +217,9 @@ def _generalized_by_blocks(
     return output.flatten(2, 3)[:, :, :length], state
 
 
-generalized_delta_rule = Operation(
-    "generalized_delta_rule", _generalized_by_blocks, fla_kernels.backend(fla_kernels.generalized_delta_rule)
-)
 rwkv7 = Operation(
     "rwkv7",
-    partial(_generalized_by_blocks, span=GENERALIZED_BLOCK),
+    partial(generalized_delta_rule, span=GENERALIZED_BLOCK),
     fla_kernels.backend(fla_kernels.generalized_delta_rule),
 )
 
@@ -228,14 +229,14 @@ def _kda(
 ) -> tuple[Tensor, Tensor]:
     """Compute S_t = (I - k_t (b_t * k_t)^T) diag(exp(g_t)) S_{t-1} + (b_t * k_t) (x) v_t with a strength per head."""
     written = key * strength
-    return _generalized_by_blocks(query, written, value, key * log_decay.exp(), written, log_decay, state)
+    return generalized_delta_rule(query, written, value, key * log_decay.exp(), written, log_decay, state)
 
 
 def _gated_delta_rule_2(
     query: Tensor, key: Tensor, value: Tensor, strength: Tensor, log_decay: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Compute S_t = (I - k_t (b_t * k_t)^T) diag(exp(g_t)) S_{t-1} + k_t (x) v_t with a strength per feature."""
-    return _generalized_by_blocks(query, key, value, strength * key * log_decay.exp(), key, log_decay, state)
+    return generalized_delta_rule(query, key, value, strength * key * log_decay.exp(), key, log_decay, state)
 
 
 def _comba(
@@ -244,7 +245,7 @@ def _comba(
     """Compute S_t = exp(g_t) S_{t-1} + b_t k_t (x) (v_t - r_t S_{t-1}); b and g are per head, [B, H, N]."""
     written = key * strength.unsqueeze(-1)
     log_decay = log_decay.unsqueeze(-1).expand_as(key)
-    return _generalized_by_blocks(query, written, value, removal, written, log_decay, state)
+    return generalized_delta_rule(query, written, value, removal, written, log_decay, state)
 
 
 def _delta_product(
@@ -266,6 +267,12 @@ def _delta_product(
     return output[:, :, count - 1 :: count], state
 
 
+def _kda_decay(logits: Tensor, log_rate: Tensor) -> Tensor:
+    """Return -exp(log_rate) softplus(logits) in float32 or wider, from [B, H, N, K] and [H, 1, 1]."""
+    return -upcast(log_rate).exp() * F.softplus(upcast(logits))
+
+
+kda_decay = Operation("kda_decay", _kda_decay, fla_backend(fla_kernels.kda_decay))
 kda = Operation("kda", _kda, fla_kernels.backend(fla_kernels.kda))
 gated_delta_rule_2 = Operation(
     "gated_delta_rule_2", _gated_delta_rule_2, fla_kernels.backend(fla_kernels.gated_delta_rule_2)

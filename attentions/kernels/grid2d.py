@@ -21,44 +21,18 @@ def in_rows(x: Tensor, width: int) -> Tensor:
     return F.pad(x, (0, 0, 0, -x.shape[-2] % width)).unflatten(-2, (-1, width))
 
 
-def along_rows(
+def along(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     width: int,
     *,
-    is_causal: bool,
-    hidden: Tensor | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Return softmax attention of each token over its row, up to itself if causal, [B, H, N, E]."""
-    return _along(query, key, value, width, is_causal, hidden, dropout, by_column=False)
-
-
-def along_columns(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    width: int,
-    *,
-    is_causal: bool,
-    hidden: Tensor | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Return softmax attention of each token over its column, up to itself if causal, [B, H, N, E]."""
-    return _along(query, key, value, width, is_causal, hidden, dropout, by_column=True)
-
-
-def _along(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    width: int,
-    is_causal: bool,
-    hidden: Tensor | None,
-    dropout: float,
     by_column: bool,
+    is_causal: bool,
+    hidden: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
+    """Return softmax attention of each token over its row or column, up to itself if causal, [B, H, N, E]."""
     num_heads, length = query.shape[1:3]
     grids = [in_rows(x, width) for x in (query, key, value)]
     q, k, v = ((x.transpose(2, 3) if by_column else x).flatten(1, 2) for x in grids)

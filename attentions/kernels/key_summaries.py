@@ -21,9 +21,22 @@ def expand_blocks(taken: Tensor, size: int, num_keys: int) -> Tensor:
 
 
 def largest(scores: Tensor, count: int) -> Tensor:
-    """Return which scores are among the ``count`` largest of the last dimension and above -inf, bool."""
-    index = scores.topk(min(count, scores.shape[-1]), dim=-1).indices
-    return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, index, True) & (scores > -torch.inf)
+    """Return which scores are among the ``count`` largest of the last dimension and above -inf, bool.
+
+    Of equal scores the first index is taken. The order of ``topk`` depends on the length, so that decoding would choose
+    other keys than training did.
+    """
+    if count >= scores.shape[-1]:
+        return scores > -torch.inf
+    bound = scores.topk(count, dim=-1).values[..., -1:]
+    above, equal = scores > bound, scores == bound
+    left = count - above.sum(dim=-1, keepdim=True)
+    return (above | equal & (equal.cumsum(dim=-1) <= left)) & (scores > -torch.inf)
+
+
+def largest_indices(scores: Tensor, count: int, dim: int = -1) -> Tensor:
+    """Return the indices of the ``count`` largest scores along ``dim``, in decreasing order; equal ones in theirs."""
+    return scores.argsort(dim=dim, descending=True, stable=True).narrow(dim, 0, count)
 
 
 def segment_means(num_landmarks: int, lengths: Tensor, num_tokens: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -6,12 +6,13 @@ Shapes: B batch, H heads, N tokens, E width of a head.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attentions.kernels.operator import elementwise_backend
 from cab.flash_linear_attention import call, fla_backend
 from cab.kernels import Operation
 
@@ -52,26 +53,19 @@ def _rms_norm(
 
 
 def _rms_norm_by_fla(
-    x: Tensor,
-    weight: Tensor | None,
-    gate: Tensor | None = None,
-    *,
-    eps: float,
-    activation: Activation = "silu",
-    is_joint: bool = False,
-    gates_first: bool = False,
+    x: Tensor, weight: Tensor | None, gate: Tensor | None = None, *, eps: float, **form: Any
 ) -> Tensor:
     tokens = x.transpose(1, 2)
-    rows = tokens.flatten(2) if is_joint else tokens
+    rows = tokens.flatten(2) if form.get("is_joint") else tokens
     if gate is None:
         output = call("modules.norm.layernorm.rms_norm", rows, weight, None, eps=eps)
-    elif gates_first:
+    elif form.get("gates_first"):
         gate = gate.view(rows.shape)
         name = "modules.norm.layernorm_gated.rmsnorm_fn"
         output = call(name, rows, weight, None, gate, eps=eps, norm_before_gate=False)
     else:
         name = "modules.norm.fused_norm_gate.rms_norm_gated"
-        output = call(name, rows, gate.view(rows.shape), weight, None, activation, eps=eps)
+        output = call(name, rows, gate.view(rows.shape), weight, None, form.get("activation", "silu"), eps=eps)
     result: Tensor = output.view(tokens.shape).transpose(1, 2)
     return result
 
@@ -90,3 +84,34 @@ def _unit_by_fla(x: Tensor, eps: float = 1e-6) -> Tensor:
 
 
 unit = Operation("unit", _unit, fla_backend(_unit_by_fla))
+
+
+def _gated_skip(
+    output: Tensor, skip: Tensor, value: Tensor, gate: Tensor, weight: Tensor | None, *, eps: float = 0.0
+) -> Tensor:
+    """Compute (output + skip value) silu(gate), and with ``weight`` its RMS norm over all heads of a token.
+
+    Args:
+        output, value: [B, H, N, E].
+        skip: [B or 1, H, N or 1, 1].
+        gate: [B, N, H E].
+        weight: [H E], or None.
+        eps: added to the mean square.
+    """
+    x = torch.addcmul(output, skip.to(value.dtype), value)
+    if weight is not None:
+        return rms_norm(x, weight, gate, eps=eps, is_joint=True, gates_first=True)
+    return x * F.silu(gate.unflatten(-1, (x.shape[1], -1)).transpose(1, 2))
+
+
+def _gated_skip_kernel(
+    output: Tensor, skip: Tensor, value: Tensor, gate: Tensor, weight: Tensor | None, *, eps: float = 0.0
+) -> Tensor:
+    from attentions.kernels.triton_kernels import gated_skip
+
+    tokens, of_heads = (x.transpose(1, 2).contiguous() for x in (output, skip))
+    result = gated_skip(tokens, of_heads, value.transpose(1, 2).contiguous(), gate.contiguous(), weight, eps)
+    return result.transpose(1, 2)
+
+
+gated_skip = Operation("gated_skip", _gated_skip, elementwise_backend(_gated_skip, _gated_skip_kernel))

@@ -22,6 +22,11 @@ def upcast(x: Tensor) -> Tensor:
     return x.to(accumulation_dtype(x.dtype))
 
 
+def as_factor(x: Tensor) -> Tensor:
+    """Return ``x`` in float32 or wider, or in bfloat16 on a GPU, whose sums of products of bfloat16 are in float32."""
+    return x if x.is_cuda and x.dtype is torch.bfloat16 else upcast(x)
+
+
 def mask_value(dtype: torch.dtype = torch.float32) -> float:
     """Return the logit of a hidden key. It is finite, so that sums and differences of a few of them are not NaN."""
     return max(-1e30, torch.finfo(dtype).min / 4)

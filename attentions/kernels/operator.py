@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attentions.kernels.numerics import once_differentiable
+from attentions.kernels.numerics import once_differentiable, upcast
+from cab.kernels import Backend
 
 
 def like_the_first(first: Tensor, *_: Any) -> Tensor:
@@ -82,3 +83,37 @@ def differentiable_operator(
             return differentiate(backward, ctx, *output_gradients)
 
     return lambda *inputs: call(*inputs) if torch.compiler.is_compiling() else Plain.apply(*inputs)
+
+
+def elementwise_backend(readable: Callable[..., Any], kernel: Callable[..., Any]) -> Backend:
+    """Return the Triton backend whose gradient is that of ``readable``, for numbers of at most float32."""
+    dtypes = torch.float32, torch.bfloat16, torch.float16
+    return Backend("triton", with_gradient_of(readable, kernel), package="triton", dtypes=dtypes, compiles=False)
+
+
+def with_gradient_of(readable: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``kernel``, whose gradient is that of ``readable``, computed again in float32 or wider from the inputs.
+
+    Both take tensors, None, and options by name, and return one tensor or several.
+    """
+
+    class Recomputed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, options: dict[str, Any], *inputs: Tensor | None) -> Any:
+            ctx.options = options
+            ctx.save_for_backward(*inputs)
+            return kernel(*inputs, **options)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+            leaves = [x if x is None else upcast(x.detach()).requires_grad_() for x in ctx.saved_tensors]
+            with torch.enable_grad():
+                result = readable(*leaves, **ctx.options)
+            outputs = [result] if isinstance(result, Tensor) else result
+            given = [x for x in leaves if x is not None]
+            of_outputs = [grad.to(x.dtype) for grad, x in zip(grads, outputs, strict=True)]
+            gradients = iter(torch.autograd.grad(outputs, given, of_outputs))
+            return None, *(x if x is None else next(gradients).to(x.dtype) for x in ctx.saved_tensors)
+
+    return lambda *inputs, **options: Recomputed.apply(options, *inputs)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attentions.kernels.window_attention import FLEX_BLOCK, block_mask, compiled_flex, refuses_flex
+from attentions.kernels.window_attention import FLEX_BLOCK, TRIALS, block_mask, compiled_flex, refuses_flex
 from cab.kernels import Backend, Operation
 
 
@@ -56,6 +56,8 @@ def _fused(name: str, kernel: SDPBackend, *dtypes: torch.dtype) -> Backend:
         is_causal: bool = False,
         **_: Any,
     ) -> str | None:
+        if torch.compiler.is_compiling():  # parameters would break the graph; torch raises an error of its own
+            return None
         params = torch.backends.cuda.SDPAParams(query, key, value, mask, dropout, is_causal, False)
         can_use = getattr(torch.backends.cuda, f"can_use_{name}_attention")
         if can_use(params):
@@ -102,6 +104,11 @@ class Positions(NamedTuple):
     sinks: int = 0
     slopes: Tensor | None = None
 
+    def seen(self, i: Tensor, j: Tensor) -> Tensor:
+        """Return whether targets at positions i see sources at j."""
+        seen = i >= j if self.is_causal else (i >= 0) & (j >= 0)
+        return seen if self.window is None else seen & ((i - j < self.window) | (j < self.sinks))
+
     def mask(self, targets: Tensor, sources: Tensor, visible: Tensor | None, dtype: torch.dtype) -> Tensor:
         """Restrict ``visible`` and add slopes.
 
@@ -113,15 +120,11 @@ class Positions(NamedTuple):
         Returns:
             A bool mask, or with slopes one that is added to the logits, [B or 1, 1 or H, N, M].
         """
-        distance = targets[:, None, :, None] - sources[:, None, None]
-        seen = distance >= 0 if self.is_causal else torch.ones_like(distance, dtype=torch.bool)
-        if self.window is not None:
-            seen = seen & ((distance < self.window) | (sources < self.sinks)[:, None, None])
-        if visible is not None:
-            seen = seen & visible
+        i, j = targets[:, None, :, None], sources[:, None, None]
+        seen = self.seen(i, j) if visible is None else self.seen(i, j) & visible
         if self.slopes is None:
             return seen
-        return (-self.slopes.view(-1, 1, 1) * distance.abs()).to(dtype).masked_fill(~seen, -torch.inf)
+        return (-self.slopes.view(-1, 1, 1) * (i - j).abs()).to(dtype).masked_fill(~seen, -torch.inf)
 
 
 def _by_mask(
@@ -150,7 +153,7 @@ def _by_mask(
         key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
 
     def kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
-        return softmax(query, key, value, mask, dropout, is_causal, scale=scale)
+        return softmax.rounding_to(query.dtype)(query, key, value, mask, dropout, is_causal, scale=scale)
 
     return over_visible(kernel, query, key, value, visible, False)
 
@@ -170,9 +173,7 @@ def _by_flex(
     (is_causal, window, sinks, slopes), length = positions, query.shape[2]
 
     def visible(row: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        seen = i >= j if is_causal else j >= 0
-        if window is not None:
-            seen = seen & ((i - j < window) | (j < sinks))
+        seen = positions.seen(i, j)
         return seen if hidden is None else seen & ~hidden[row, j]
 
     def with_slope(logit: Tensor, _row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -196,4 +197,14 @@ def _by_flex(
     )
 
 
-positional_softmax = Operation("positional_softmax", _by_mask, Backend("flex", _by_flex, refuses=refuses_flex))
+TRIALS["positions"] = lambda x, hidden: _by_flex(x, x[:, :1], x[:, :1], Positions(True, 20, 3), hidden=hidden)
+TRIALS["slopes"] = lambda x, hidden: _by_flex(
+    x, x[:, :1], x[:, :1], Positions(True, 20, 3, torch.ones(2, dtype=torch.float64, device=x.device)), hidden=hidden
+)
+
+
+def _refuses(query: Tensor, _key: Tensor, _value: Tensor, positions: Positions, **options: Any) -> str | None:
+    return refuses_flex(query, form="positions" if positions.slopes is None else "slopes", **options)
+
+
+positional_softmax = Operation("positional_softmax", _by_mask, Backend("flex", _by_flex, refuses=_refuses))

@@ -1,4 +1,7 @@
-"""Triton kernels of the recurrences over blocks. Elements (columns) of a state are independent: a program has some."""
+"""Triton kernels of the recurrences over blocks, and of what precedes or follows one.
+
+Elements (columns) of a state are independent: a program has some.
+"""
 
 from __future__ import annotations
 
@@ -187,3 +190,162 @@ def tiles(num_rows: int, num_keys: int) -> dict[str, int]:
 def num_warps(num_keys: int) -> int:
     """Return the number of warps: four hold 128 keys in their registers."""
     return 4 if num_keys <= 128 else 8
+
+
+@triton.jit
+def gated_skip_kernel(
+    x: tl.tensor,
+    skip: tl.tensor,
+    value: tl.tensor,
+    gate: tl.tensor,
+    weight: tl.tensor,
+    output: tl.tensor,
+    row_skips: tl.tensor,
+    token_skips: tl.tensor,
+    length: tl.tensor,
+    eps: tl.tensor,
+    WIDTH: tl.constexpr,
+    HEAD: tl.constexpr,
+    NORMS: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    """Of one token; the factors of its heads are ``row_skips`` and ``token_skips`` numbers after each other."""
+    row, token = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    column = tl.arange(0, TILE)
+    inside, start = column < WIDTH, (row * length + token) * WIDTH
+    factor = tl.load(skip + row * row_skips + token * token_skips + column // HEAD, mask=inside, other=0.0).to(
+        tl.float32
+    )
+    v = tl.load(value + start + column, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(gate + start + column, mask=inside, other=0.0).to(tl.float32)
+    y = tl.load(x + start + column, mask=inside, other=0.0).to(tl.float32)
+    y = (y + factor * v) * g / (1.0 + tl.exp(-g))
+    if NORMS:
+        y *= tl.rsqrt(tl.reduce(y * y, 0, tl.standard._sum_combine) / WIDTH + eps)
+        y *= tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(output + start + column, y, mask=inside)
+
+
+def gated_skip(x: Tensor, skip: Tensor, value: Tensor, gate: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """Compute (x + skip value) silu(gate), and with ``weight`` its RMS norm over a token, in float32.
+
+    Args:
+        x, value: [B, N, H, E].
+        skip: [B or 1, N or 1, H, 1].
+        gate: [B, N, H E].
+        weight: [H E] or None.
+        eps: added to the mean square.
+    """
+    rows, length, heads, head = x.shape
+    steps = [heads * skip[0].shape[0] if len(skip) > 1 else 0, heads if skip.shape[1] > 1 else 0]
+    output, width = torch.empty_like(x), heads * head
+    with torch.cuda.device_of(x):
+        gated_skip_kernel[(rows, length)](
+            x,
+            skip,
+            value,
+            gate,
+            x if weight is None else weight,  # never loaded without NORMS
+            output,
+            *steps,
+            length,
+            eps,
+            WIDTH=width,
+            HEAD=head,
+            NORMS=weight is not None,
+            TILE=triton.next_power_of_2(width),
+        )
+    return output
+
+
+TURNED_TOKENS = 16
+"""Tokens of one program."""
+
+
+@triton.jit
+def turned_kernel(
+    query: tl.tensor,
+    key: tl.tensor,
+    query_bias: tl.tensor,
+    key_bias: tl.tensor,
+    angle: tl.tensor,
+    query_turned: tl.tensor,
+    key_turned: tl.tensor,
+    products: tl.tensor,
+    length: tl.tensor,
+    HEADS: tl.constexpr,
+    KEYS: tl.constexpr,
+    PAIRS: tl.constexpr,
+    PAIR_TILE: tl.constexpr,
+    REST_TILE: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    """Of one row and head, ``TILE`` tokens: the features of pairs, 2 c and 2 c + 1, and those after them."""
+    row = tl.program_id(0).to(tl.int64)
+    token = tl.program_id(1) * TILE + tl.arange(0, TILE)[:, None]
+    pair, rest = tl.arange(0, PAIR_TILE)[None, :], 2 * PAIRS + tl.arange(0, REST_TILE)[None, :]
+    seen = token < length
+    in_pairs, in_rest = seen & (pair < PAIRS), seen & (rest < KEYS)
+    source = ((row // HEADS) * length + token) * KEYS
+    target = (((row // HEADS) * length + token) * HEADS + row % HEADS) * KEYS
+    biases = (row % HEADS) * KEYS
+    turn = tl.load(angle + (row * length + token) * PAIRS + pair, mask=in_pairs, other=0.0).to(tl.float32)
+    cos, sin = tl.cos(turn), tl.sin(turn)
+    q_even = tl.load(query + source + 2 * pair, mask=in_pairs, other=0.0).to(tl.float32)
+    q_even += tl.load(query_bias + biases + 2 * pair, mask=pair < PAIRS, other=0.0).to(tl.float32)
+    q_odd = tl.load(query + source + 2 * pair + 1, mask=in_pairs, other=0.0).to(tl.float32)
+    q_odd += tl.load(query_bias + biases + 2 * pair + 1, mask=pair < PAIRS, other=0.0).to(tl.float32)
+    q_rest = tl.load(query + source + rest, mask=in_rest, other=0.0).to(tl.float32)
+    q_rest += tl.load(query_bias + biases + rest, mask=rest < KEYS, other=0.0).to(tl.float32)
+    k_even = tl.load(key + source + 2 * pair, mask=in_pairs, other=0.0).to(tl.float32)
+    k_even += tl.load(key_bias + biases + 2 * pair, mask=pair < PAIRS, other=0.0).to(tl.float32)
+    k_odd = tl.load(key + source + 2 * pair + 1, mask=in_pairs, other=0.0).to(tl.float32)
+    k_odd += tl.load(key_bias + biases + 2 * pair + 1, mask=pair < PAIRS, other=0.0).to(tl.float32)
+    k_rest = tl.load(key + source + rest, mask=in_rest, other=0.0).to(tl.float32)
+    k_rest += tl.load(key_bias + biases + rest, mask=rest < KEYS, other=0.0).to(tl.float32)
+    tl.store(query_turned + target + 2 * pair, q_even * cos - q_odd * sin, mask=in_pairs)
+    tl.store(query_turned + target + 2 * pair + 1, q_even * sin + q_odd * cos, mask=in_pairs)
+    tl.store(query_turned + target + rest, q_rest, mask=in_rest)
+    tl.store(key_turned + target + 2 * pair, k_even * cos - k_odd * sin, mask=in_pairs)
+    tl.store(key_turned + target + 2 * pair + 1, k_even * sin + k_odd * cos, mask=in_pairs)
+    tl.store(key_turned + target + rest, k_rest, mask=in_rest)
+    product = tl.reduce(q_even * k_even + q_odd * k_odd, 1, tl.standard._sum_combine)
+    product += tl.reduce(q_rest * k_rest, 1, tl.standard._sum_combine)
+    position = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    tl.store(products + row * length + position, product, mask=position < length)
+
+
+def turned(
+    query: Tensor, key: Tensor, query_bias: Tensor, key_bias: Tensor, angle: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Add biases to queries and keys of all heads, turn both, and multiply them, in float32.
+
+    Args:
+        query, key: [B, N, K].
+        query_bias, key_bias: [H, K].
+        angle: of the first R pairs of features, [B, H, N, R].
+
+    Returns:
+        Queries and keys [B, N, H, K] in the dtype of ``query``, and their products, float32 [B, H, N].
+    """
+    (rows, length, keys), heads, pairs = query.shape, len(query_bias), angle.shape[3]
+    outputs = [query.new_empty(rows, length, heads, keys) for _ in range(2)]
+    products = query.new_empty(rows, heads, length, dtype=torch.float32)
+    with torch.cuda.device_of(query):
+        turned_kernel[(rows * heads, triton.cdiv(length, TURNED_TOKENS))](
+            query,
+            key,
+            query_bias,
+            key_bias,
+            angle,
+            *outputs,
+            products,
+            length,
+            HEADS=heads,
+            KEYS=keys,
+            PAIRS=pairs,
+            PAIR_TILE=triton.next_power_of_2(pairs),
+            REST_TILE=triton.next_power_of_2(max(keys - 2 * pairs, 1)),
+            TILE=TURNED_TOKENS,
+        )
+    return outputs[0], outputs[1], products

@@ -244,16 +244,17 @@ def refuses_flex(
     dropout: float = 0.0,
     slots: Slots | None = None,
     distances: Distances | None = None,
+    form: str = "window",
     **__: Any,
 ) -> str | None:
-    """Return why FlexAttention does not compute this attention."""
+    """Return why FlexAttention does not compute this attention, whose form is one of the ``TRIALS``."""
     if dropout:
         return "dropout"
     if distances is not None or (slots is not None and slots != Slots(slots.key, slots.value)):
         return "relative positions"
     if query.shape[2] < FLEX_BLOCK:  # another kernel runs then, as in decoding, which flex_works does not try
         return f"fewer than {FLEX_BLOCK} queries"
-    return None if flex_works(query.device, query.dtype, query.shape[-1]) else "it does not compile"
+    return None if flex_works(form, query.device, query.dtype, query.shape[-1]) else "it does not compile"
 
 
 window_attention = Operation("window", by_blocks, Backend("flex", by_flex, refuses=refuses_flex))
@@ -272,22 +273,29 @@ def _compile(function: Any) -> Any:
     return torch.compile(function, fullgraph=True, recompile_limit=128)  # type: ignore[call-overload]
 
 
-_flex_works: dict[tuple[torch.device, torch.dtype, int], bool] = {}
+def _trial(x: Tensor, hidden: Tensor) -> Tensor:
+    return by_flex(x, x, x, Window(20, 3), slots=Slots(x[:, :, :1], x[:, :, :1]), key_padding_mask=hidden)
 
 
-def flex_works(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+TRIALS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"window": _trial}
+"""Forms of attention with all of their options, computed by FlexAttention from heads [1, 2, N, E], padding [1, N]."""
+
+_flex_works: dict[tuple[str, torch.device, torch.dtype, int], bool] = {}
+
+
+def flex_works(form: str, device: torch.device, dtype: torch.dtype, width: int) -> bool:
     """Return whether FlexAttention compiles; False while a calling model is compiled, unless it is known by then."""
-    case = (device, dtype, width)
+    case = (form, device, dtype, width)
     if case not in _flex_works:
         if torch.compiler.is_compiling():
             return False  # this trial would not run the compiled kernel
         try:
             with torch.enable_grad():
-                x = torch.ones(1, 1, FLEX_BLOCK, width, device=device, dtype=dtype, requires_grad=True)
-                by_flex(x, x, x, Window(20, 3)).sum().backward()
+                x = torch.ones(1, 2, FLEX_BLOCK, width, device=device, dtype=dtype, requires_grad=True)
+                TRIALS[form](x, torch.zeros(1, FLEX_BLOCK, dtype=torch.bool, device=device)).sum().backward()
             _flex_works[case] = True
         except Exception as reason:  # whatever fails in the compiler, the block form still works
-            log.warning("FlexAttention is not used for %s on %s: %s", dtype, device, reason)
+            log.warning("FlexAttention is not used for %s in %s on %s: %s", form, dtype, device, reason)
             _flex_works[case] = False
     return _flex_works[case]
 

@@ -19,9 +19,7 @@ TABLE = ROOT / "results" / "efficiency" / "layer_bytes.csv"
 ROWS = {row["attention"]: row for row in csv.DictReader(TABLE.read_text().splitlines())}
 
 ABOVE = {
-    "abc": "its causal form is not a kernel of flash-linear-attention",
-    "mamba3": "rotations by learned angles, which flash-linear-attention fuses with the recurrence",
-    "ssd": "a key for all heads is expanded, since the kernel of the recurrence has one per head",
+    "mamba3": "sums of angles, and keys and values of the token before, which the other layer has inside of its kernel",
 }
 """Layers above the limit, and why."""
 

@@ -80,3 +80,8 @@ def test_both_ways_to_weight_collisions_agree(share: float, monkeypatch: pytest.
     for factor in (0, 10**6):
         monkeypatch.setattr(collisions, "SPARSE", factor)
         torch.testing.assert_close(collisions._weighted_sums(*codes, left, right, x, 8), expected)
+
+
+def test_sums_of_nearly_opposite_keys_still_give_a_unit_vector() -> None:
+    """Of YOSO's weights 1e-9 are left there, below the norm at which vectors are divided."""
+    torch.testing.assert_close(collisions.unit_sum(torch.tensor([[3e-9, 4e-9]])), torch.tensor([[0.6, 0.8]]))

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import os
 import subprocess
 import sys
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from attentions.bases.recurrent import Recurrent
+from attentions.forgetting import LONGEST, forgetting_attention
+from attentions.kda import KDAAttention
+from attentions.kernels import fla_kernels
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import build_attention
+from cab.flash_linear_attention import has_wrong_gradients
 from cab.kernels import used
 from cab.registry.registries import ATTENTIONS
+from tests.helpers.attentions import interpreted_errors, on_fake_cuda
 from tests.helpers.attentions.agreement import with_output
 from tests.helpers.attentions.interpreter import needs_triton
 
@@ -26,11 +36,34 @@ INTERPRETED = Path(__file__).parents[2] / "helpers" / "attentions" / "fla_interp
 
 @needs_triton
 @pytest.mark.skipif(find_spec("fla") is None, reason="flash-linear-attention, which make setup installs on Linux")
-@pytest.mark.slow
-def test_they_compute_what_ours_do() -> None:
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", str(INTERPRETED)]
+@pytest.mark.parametrize(
+    "tier",
+    [
+        "not slow",
+        pytest.param("slow and not nightly", marks=pytest.mark.slow),
+        pytest.param("nightly", marks=(pytest.mark.slow, pytest.mark.nightly)),
+    ],
+)
+def test_they_compute_what_ours_do(tier: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", "-m", tier, str(INTERPRETED)]
     run = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_errors_of_every_operation_are_in_the_table_to_fill() -> None:
+    """Each is called by an attention of interpreted_errors.py."""
+    with on_fake_cuda.TABLE.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    every, covered = (
+        {
+            part
+            for row in rows
+            for part in row["backends"].split("; ")
+            if part.endswith(" fla") and row["attention"] in names
+        }
+        for names in ({row["attention"] for row in rows}, interpreted_errors.SUBJECTS)
+    )
+    assert every == covered
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in ATTENTIONS if issubclass(entry.cls, Recurrent)])
@@ -65,4 +98,68 @@ def test_a_layer_in_bfloat16_is_computed_by_them(name: str, monkeypatch: pytest.
 @pytest.mark.parametrize(("keys", "values", "refused"), [(16, 256, False), (15, 64, True), (64, 257, True)])
 def test_widths_without_a_kernel(keys: int, values: int, refused: bool) -> None:
     state = torch.zeros(1, 1, keys, values)
-    assert (recurrence.backends[0].refuses(state) is not None) is refused
+    assert (recurrence.backends[0].refuses(None, state) is not None) is refused
+
+
+CASES = [("3.6.0", 9, True), ("3.7.0+git1", 9, True), ("3.3.1", 9, False), ("3.7.1", 9, False), ("3.6.0", 8, False)]
+
+
+@pytest.mark.parametrize(("triton", "capability", "is_wrong"), CASES)
+def test_gpus_whose_gradients_are_wrong(
+    triton: str, capability: int, is_wrong: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda _: triton)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (capability, 0))
+    assert has_wrong_gradients.__wrapped__(torch.device("cuda")) is is_wrong
+
+
+@pytest.mark.skipif(find_spec("fla") is None, reason="flash-linear-attention, which make setup installs on Linux")
+def test_wrong_gradients_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of decays per head; fla computes the other layers, and all forward passes."""
+    monkeypatch.setattr(fla_kernels, "has_wrong_gradients", lambda _: True)
+    layers = {"ssd": False, "gated_deltanet": False, "comba": False, "deltaproduct": False}
+    for name, by_fla in {**layers, "deltanet": True, "gla": True, "kda": True}.items():
+        _, uses = on_fake_cuda.forward(name, "CS", "autocast", trains=True)
+        assert ("fla" in uses.names) is by_fla
+    assert "fla" in on_fake_cuda.forward("ssd", "CS", "autocast")[1].names
+
+
+@pytest.mark.parametrize("name", ["kda", "gated_deltanet_2"])
+def test_log_decays_given_to_the_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, although their logits are in bfloat16, and so large that blocks can sum them."""
+    module = build_attention(name, pattern="CS", embed_dim=64, num_heads=2)
+    assert isinstance(module, KDAAttention)
+    decays: list[Tensor] = []
+
+    def stand_in(_path: str, **tensors: Any) -> tuple[Tensor, Tensor]:
+        decays.append(tensors["g"])
+        return tensors["v"], tensors["initial_state"]
+
+    monkeypatch.setattr(fla_kernels, "call", stand_in)
+    for field, value in {"device": "cpu", "is_installed": True, "is_deterministic": True}.items():
+        monkeypatch.setattr(module.operation.backends[0], field, value)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        module.decay_map[1].bias[0] = 1e4
+        x = torch.randn(2, 70, 64)
+        logits = module.decay_map(x)
+        module(x)
+    expected = -module.log_rate.exp().view(2, 1) * F.softplus(logits.float()).unflatten(-1, (2, -1))
+    assert decays[0].dtype is torch.float32
+    torch.testing.assert_close(decays[0], expected.clamp(min=-100.0))
+
+
+def test_long_sums_of_gates_are_not_left_to_the_kernel() -> None:
+    """Of chunks of 64 tokens, added in float32 and in units of log 2, as in flash-linear-attention."""
+    declines, errors = forgetting_attention.backends[0].declines, []
+    for length in (LONGEST, 4 * LONGEST):
+        kept = F.logsigmoid(torch.randn(length // 64, 64, dtype=torch.float64)) / math.log(2.0)
+        within, before = kept.float().cumsum(dim=1), [torch.zeros(1)]
+        for total in within[:-1, -1:]:
+            before.append(before[-1] + total)
+        error = (torch.stack(before) + within).flatten() - kept.flatten().cumsum(dim=0)
+        errors.append(max(float((error[apart:] - error[:-apart]).abs().max()) for apart in (1, 20, 64)))
+    rounding = 0.5 * 2.0**-7 * 4.0  # of a logit of 4 in bfloat16
+    assert errors[0] < rounding < errors[1]
+    heads = torch.empty(1, 1, LONGEST + 1, 1)
+    assert declines(heads)
+    assert not declines(heads[:, :, 1:])

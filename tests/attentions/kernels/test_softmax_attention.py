@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from attentions.kernels import softmax_attention as kernels
+from attentions.kernels import softmax_attention as kernels, window_attention
 from attentions.kernels.softmax_attention import Positions, positional_softmax
 from cab import build_attention
 from cab.errors import UnsupportedError
@@ -51,10 +51,33 @@ def test_flex_agrees_with_masks(positions: Positions, kv_heads: int, monkeypatch
     torch.testing.assert_close(output[:, :, real], positional_softmax.reference(*inputs, **options)[:, :, real])
 
 
+@pytest.mark.filterwarnings("ignore:.*without torch.compile:UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize(("form", "has_slopes"), [("positions", False), ("slopes", True)])
+def test_flex_is_tried_with_all_options(form: str, has_slopes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared keys, padding, a window and first tokens; a form that fails to compile does not hinder another."""
+    tried: list[dict[str, Any]] = []
+
+    def flex(query: Tensor, *_: Tensor, **options: Any) -> Tensor:
+        tried.append(options)
+        return query.clone()
+
+    monkeypatch.setattr(kernels, "compiled_flex", lambda: flex)
+    monkeypatch.setattr(window_attention, "_flex_works", {})
+    run_on_a_cpu("flex", monkeypatch)
+    slopes = torch.ones(2, dtype=torch.float64) if has_slopes else None
+    query = torch.randn(1, 2, 130, 16)
+    positional_softmax(query, query, query, Positions(is_causal=True, window=9, slopes=slopes))
+    assert window_attention._flex_works == {(form, query.device, torch.float32, 16): True}
+    trial, call = tried
+    assert trial["enable_gqa"]
+    assert not call["enable_gqa"]
+    assert (trial["score_mod"] is not None) is (call["score_mod"] is not None) is has_slopes
+
+
 @pytest.mark.parametrize("options", [{"window": 5}, {"positions": "alibi"}, {"window": 9, "sink_tokens": 2}, {}])
 def test_flex_computes_what_depends_on_positions(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in eager and flash, which have kernels of their own, and not with dropout or a few targets."""
-    monkeypatch.setattr("attentions.kernels.window_attention.flex_works", lambda *_: True)
+    monkeypatch.setattr(window_attention, "flex_works", lambda *_: True)
     monkeypatch.setattr(positional_softmax.backends[0], "run", lambda query, *_, **__: query)
     run_on_a_cpu("flex", monkeypatch)
     for name, length, dropout, backend in (

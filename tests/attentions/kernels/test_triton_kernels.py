@@ -12,15 +12,18 @@ from torch import Tensor
 
 from attentions import efficient
 from attentions.kernels import causal_abc
-from attentions.kernels.delta_rule import BLOCK, WIDEST, _removals, delta_rule, delta_rule_chunked
-from attentions.kernels.recurrence import block_recurrence, block_states
+from attentions.kernels.delta_rule import BLOCK, WIDEST, delta_rule, delta_rule_chunked
+from attentions.kernels.norms import gated_skip
+from attentions.kernels.recurrence import block_recurrence
+from attentions.mamba3 import turned
 from cab import build_attention
 from cab.efficiency.operations import count_operations
 from cab.kernels import use
+from cab.verification.kernels import agreements
+from cab.verification.suite import subject_of
 from tests.helpers.attentions.agreement import assert_compiles, assert_forms_agree, make
 from tests.helpers.attentions.interpreter import compiled, interpreted, needs_triton, run_on_a_cpu
 from tests.helpers.attentions.trust import slow_unless_new
-from tools.verification.kernels import check_backend
 
 SHARED_MEMORY = 227 * 1024
 """Bytes that a program may have on compute capability 9.0."""
@@ -41,7 +44,7 @@ def _fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every recurrence over blocks is the interpreted kernel's."""
     from attentions.kernels import triton_kernels
 
-    for name in ("recurrence_kernel", "delta_rule_kernel"):
+    for name in ("recurrence_kernel", "delta_rule_kernel", "gated_skip_kernel", "turned_kernel"):
         monkeypatch.setattr(triton_kernels, name, interpreted(getattr(triton_kernels, name)))
     run_on_a_cpu("triton", monkeypatch)
 
@@ -119,11 +122,49 @@ def test_the_kernel_is_the_loop(
 
 @pytest.mark.usefixtures("_fused")
 @pytest.mark.parametrize("width", [64, pytest.param(128, marks=pytest.mark.slow)])
-def test_the_kernels_are_as_exact_as_the_loops(width: int) -> None:
-    for operation in (block_recurrence, block_states, delta_rule_chunked, _removals):
-        found = check_backend(operation, operation.backends[0], "cpu", torch.float32, width, (131,))
-        assert found is not None
-        assert found.passed, found
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [
+        ("linear", "block_recurrence"), ("abc", "block_states"), ("deltanet", "delta_states"),
+        ("rwkv7", "generalized_delta_states"),
+    ],
+)  # fmt: skip
+def test_the_kernels_are_as_exact_as_the_loops(name: str, operation: str, width: int) -> None:
+    found = list(agreements(subject_of(name, "CS", options={}), (width,), (131,)))
+    assert {result.operation for result in found} == {operation}
+    assert all(result.passed for result in found), found
+
+
+@pytest.mark.usefixtures("_fused")
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (2, 5), (2, 1)])
+@pytest.mark.parametrize("norms", [False, True])
+def test_a_gate_after_a_skip(dtype: torch.dtype, error: float, rows: int, tokens: int, norms: bool) -> None:
+    """Factors of a head, of its tokens and of its sequences; a width that is no power of two."""
+    output, value, gate = torch.randn(2, 5, 3, 7).transpose(1, 2), torch.randn(2, 3, 5, 7), torch.randn(2, 5, 21)
+    weight = torch.rand(21) if norms else None
+    given = output, torch.randn(rows, 3, tokens, 1), value, gate, weight
+    inputs = [None if x is None else (x / 2).to(dtype) for x in given]
+
+    def one_output(*inputs: Tensor | None) -> tuple[Tensor]:
+        return (gated_skip(*inputs, eps=1e-5),)
+
+    with use("triton"):
+        result = with_gradients(one_output, inputs)
+    assert all(x.dtype is dtype for x in result)
+    assert_near(result, with_gradients(one_output, upcast(inputs)), error)
+
+
+@pytest.mark.usefixtures("_fused")
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize(("keys", "pairs"), [(10, 2), (8, 4)])
+def test_turned_queries_and_keys(dtype: torch.dtype, error: float, keys: int, pairs: int) -> None:
+    """Tokens of two programs, and features that no pair has."""
+    heads, biases = (torch.randn(2, 2, 1, 19, keys) / 2).to(dtype), torch.randn(2, 3, 1, keys) / 2
+    inputs = [*heads, *biases, torch.randn(2, 3, 19, pairs)]
+    with use("triton"):
+        result = with_gradients(turned, inputs)
+    assert_near(result, with_gradients(turned, upcast(inputs)), error)
 
 
 def test_states_too_wide_for_the_kernel_go_a_step_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,6 +244,13 @@ def test_the_kernels_compile_for_a_gpu(
         assert ".target sm_90" in made.asm["ptx"]
         assert "mma.sync" in made.asm["ptx"]
         assert made.metadata.shared <= SHARED_MEMORY
+    tensors = dict.fromkeys(("x", "skip", "value", "gate", "weight", "output"), pointer)
+    numbers = dict.fromkeys(("row_skips", "token_skips", "length"), "i32") | {"eps": "fp32"}
+    constants = {"WIDTH": 8 * keys, "HEAD": keys, "NORMS": True, "TILE": 2048}
+    compiled(kernels.gated_skip_kernel, tensors, numbers, constants, 4)
+    names = "query", "key", "query_bias", "key_bias", "angle", "query_turned", "key_turned", "products"
+    constants = {"HEADS": 8, "KEYS": keys, "PAIRS": keys // 4, "PAIR_TILE": 64, "REST_TILE": 128, "TILE": 16}
+    compiled(kernels.turned_kernel, dict.fromkeys(names, pointer), {"length": "i32"}, constants, 4)
     tensors = dict.fromkeys(("initial", "added", "factor", "states", "last"), pointer)
     every = ("num_blocks", "size", "num_factors")
     for backwards, forgets, ones in ((False, True, ()), (True, True, every[2:]), (False, False, every[2:])):

@@ -80,9 +80,10 @@ def test_flex_takes_the_tiles() -> None:
 
 @pytest.mark.usefixtures("flex_on_cpu")
 def test_flex_is_used_only_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert flex_works(CPU, torch.float32, 16)
+    """Each form of attention is tried: one may compile where another does not."""
+    assert flex_works("window", CPU, torch.float32, 16)
     monkeypatch.setattr(kernels, "compiled_flex", lambda: None)
-    assert not flex_works(CPU, torch.float32, 18)
+    assert not flex_works("window", CPU, torch.float32, 18)
 
 
 @pytest.mark.usefixtures("flex_on_cpu")
@@ -91,9 +92,9 @@ def test_question_is_a_constant_to_the_compiler() -> None:
 
     @torch.compile(fullgraph=True, backend="eager")
     def double_where_it_works(x: Tensor) -> Tensor:
-        return x * 2.0 if flex_works(x.device, x.dtype, x.shape[-1]) else x
+        return x * 2.0 if flex_works("window", x.device, x.dtype, x.shape[-1]) else x
 
-    assert flex_works(CPU, torch.float32, 16)
+    assert flex_works("window", CPU, torch.float32, 16)
     torch.testing.assert_close(double_where_it_works(torch.ones(2, 16)), torch.full((2, 16), 2.0))
     other = torch.ones(2, 16, dtype=torch.float64)
     torch.testing.assert_close(double_where_it_works(other), other)
