@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ Texts = Callable[[], Iterator[str]]
 WORDS = "words"
 """Value of ``task.tokenizer`` that selects word-level tokens."""
 UNKNOWN_WORD = "<unk>"
+SAMPLE = 100_000
+"""Characters of the training texts that are encoded and decoded to find what a tokenizer loses."""
 LARGEST = 2**24
 """Largest plausible id of a token."""
 PUBLISHED = {"gpt2": ("gpt2_bpe", "vocab.json"), "bart": ("bart_bpe", "tokenizer.json")}
@@ -47,10 +49,51 @@ def tokenizer_path(name: str | None, data_root: Path | None) -> str | None:
 def find_tokenizer(
     path: str | None, texts: Texts, *, vocab_size: int, special_tokens: Sequence[str] = (), key: Mapping[str, Any]
 ) -> Tokenizer:
-    """Return the tokenizer at ``path``, of :func:`words_of` for ``words``, or of :func:`trained_bpe` without a path."""
+    """Return the tokenizer at ``path``, of :func:`words_of` for ``words``, or of :func:`trained_bpe` without a path.
+
+    Text that a file of a tokenizer loses is named (:func:`warn_of_lost_text`).
+    """
     if path is None:
         return trained_bpe(texts, vocab_size=vocab_size, special_tokens=special_tokens, key=key)
-    return words_of(texts, key=key) if path == WORDS else read_bpe(path)
+    if path == WORDS:
+        return words_of(texts, key=key)
+    tokenizer = read_bpe(path)
+    warn_of_lost_text(tokenizer, texts(), path)
+    return tokenizer
+
+
+def warn_of_lost_text(tokenizer: Tokenizer, texts: Iterable[str], name: str) -> None:
+    """Encode and decode a sample of ``texts``, and warn about the share of characters that do not come back.
+
+    They are unknown, changed by a normalizer or left out. White space is not compared.
+    """
+    model = json.loads(tokenizer.to_str())["model"]
+    number, unknown = model.get("unk_id"), model.get("unk_token") or ""
+    if number is not None:
+        unknown = tokenizer.id_to_token(number) or ""
+    elif unknown:
+        number = tokenizer.token_to_id(unknown)
+    lost, total = Counter[str](), 0
+    for text in texts:
+        for line in text[: SAMPLE - total].split("\n"):
+            ids = tokenizer.encode(line, add_special_tokens=False).ids
+            decoded = Counter(tokenizer.decode([i for i in ids if i != number], skip_special_tokens=False))
+            if unknown:  # as text of its own, such as <unk> in WikiText
+                decoded += Counter(unknown * min(ids.count(number), line.count(unknown)))
+            characters = Counter("".join(line.split()))
+            lost += characters - decoded
+            total += characters.total()
+        if total >= SAMPLE:
+            break
+    if lost:
+        examples = " ".join(character for character, _ in lost.most_common(5))
+        log.warning(
+            "%s: %.2g%% of the characters of the training text do not come back from the tokenizer (unknown, "
+            "normalized or left out), such as %s",
+            name,
+            100.0 * lost.total() / total,
+            examples,
+        )
 
 
 def trained_bpe(texts: Texts, *, vocab_size: int, special_tokens: Sequence[str], key: Mapping[str, Any]) -> Tokenizer:
@@ -89,7 +132,7 @@ def trained_bpe(texts: Texts, *, vocab_size: int, special_tokens: Sequence[str],
 def read_bpe(source: str | Path) -> Tokenizer:
     """Read a tokenizer from tokenizer.json, a folder with it, or a folder with GPT-2's vocab.json and merges.txt.
 
-    Its settings that change a text are switched off, or named in a warning.
+    Truncation, padding and random merges are switched off.
     """
     path = user_path(str(source))
     tokenizer = _read_tokenizer(path)
@@ -107,7 +150,7 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
 
 
 def switch_off(tokenizer: Tokenizer, path: Path) -> None:
-    """Switch off truncation, padding and random merges, and warn about these and about what loses text."""
+    """Switch off truncation, padding and random merges, with a warning."""
     content = json.loads(tokenizer.to_str())
     model, off = content["model"], [name for name in ("truncation", "padding") if content.get(name)]
     tokenizer.no_truncation()
@@ -117,11 +160,6 @@ def switch_off(tokenizer: Tokenizer, path: Path) -> None:
         off.append("dropout")
     if off:
         log.warning("%s: %s switched off, which would change the texts", path, " and ".join(off))
-    if content.get("normalizer"):
-        log.warning("%s normalizes texts (%s)", path, content["normalizer"].get("type"))
-    covers_all = "ByteLevel" in json.dumps(content.get("pre_tokenizer")) or model.get("byte_fallback")
-    if not covers_all and not model.get("unk_token") and model.get("unk_id") is None:
-        log.warning("%s has no token for unknown text, which is left out", path)
 
 
 def _read_tokenizer(path: Path) -> Tokenizer:

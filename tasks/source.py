@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import hashlib
+import itertools
 import logging
+import math
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cab import Task, UserError
 from cab.errors import message_of
@@ -17,6 +21,7 @@ from cab.files.cache import checksums
 from cab.files.disk import user_path
 from cab.registry.names import is_generated
 from cab.registry.registries import TASKS
+from tasks.files import warn_of_left_out, warn_of_repeats
 
 SPLITS = ("train", "validation", "test")
 A_FILE = re.compile(r"[*/]|\.(parquet|arrow|jsonl?|csv|tsv|txt)\b")
@@ -62,16 +67,7 @@ class TextTask(Task):
     source_columns: Sequence[str]
 
     def check(self) -> None:
-        for name in ("source_config", "source_revision", "source_splits", "source_columns"):
-            value, usual = getattr(self, name), getattr(type(self), name)
-            if isinstance(usual, tuple) and len(value) != len(usual):
-                raise UserError(f"task.{name} has {len(usual)} names, such as [{','.join(usual)}], got {[*value]}")
-            is_usual = value == usual or [*(value or ())] == [*(usual or ())]
-            if self.source is None and not is_usual:
-                raise UserError(f"task.{name} describes a source: set task.source as well")
-        is_published = self.dataset in getattr(TASKS.entry_of(type(self)), "datasets", ())
-        if self.source and is_published and (is_generated(self.dataset) or user_path(self.source).exists()):
-            raise UserError(f"task.source={self.source} is not {self.dataset}; name your data, as in dataset=my_corpus")
+        check_source(self)
 
     def open_source(self) -> Rows | None:
         """Open the source and check the first row of each split; None without a source.
@@ -105,6 +101,63 @@ class TextTask(Task):
         return Rows(title, {**named, **chosen, "files": _contents(files)}, rows.read)
 
 
+@dataclass(kw_only=True, eq=False)
+class OwnTask(Task):
+    """A task that can read a file or folder of your own.
+
+    Args:
+        source: file or folder, read instead of the published files; ``dataset`` can then be a name of your own.
+        source_split: shares of the source for training, validation and test.
+    """
+
+    dataset: str
+    source: str | None = None
+    source_split: Sequence[float] = (0.7, 0.1, 0.2)
+
+    def check(self) -> None:
+        check_source(self)
+        if min(self.source_split) <= 0 or not math.isclose(sum(self.source_split), 1):
+            raise UserError(f"task.source_split has positive shares with sum 1, got {[*self.source_split]}")
+
+    def own_folder(self) -> Path | None:
+        """Return the folder of the source; None without a source."""
+        if self.source is not None and not user_path(self.source).is_dir():
+            is_file = user_path(self.source).is_file()
+            reason = "this is a file; name its folder" if is_file else "there is no such folder; name one that exists"
+            raise UserError(f"task.source={self.source}: {reason}")
+        return None if self.source is None else user_path(self.source)
+
+    def parts_of(self, names: Sequence[str], kind: str, *, splits: Sequence[str] = SPLITS) -> dict[str, list[str]]:
+        """Divide files into training, validation and test, in an order that depends on their names alone."""
+        ordered = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+        ends = [round(len(names) * share) for share in itertools.accumulate(self.source_split)]
+        parts = {split: ordered[start:end] for split, start, end in zip(splits, [0, *ends], ends, strict=False)}
+        if not all(parts.values()):
+            raise UserError(
+                f"task.source={self.source} has {len(names)} {kind}, too few for a split by {[*self.source_split]}; "
+                "add some, or set task.source_split"
+            )
+        return parts
+
+
+def check_source(task: Any) -> None:
+    """Raise UserError unless the options ``source_*`` of a task fit its ``source``, which has a name of its own."""
+    described = ("config", "revision", "splits", "columns", "date", "target", "split")  # not the length source_len
+    for option in dataclasses.fields(task):
+        if option.name not in [f"source_{name}" for name in described]:
+            continue
+        value, usual = getattr(task, option.name), cast(Any, option.default)
+        if isinstance(usual, tuple) and usual and len(value) != len(usual):
+            example = ",".join(map(str, usual))
+            raise UserError(f"task.{option.name} has {len(usual)} values, such as [{example}], got {[*value]}")
+        is_usual = value == usual or list(value or ()) == list(usual or ())
+        if task.source is None and not is_usual:
+            raise UserError(f"task.{option.name} describes a source: set task.source as well")
+    is_published = task.dataset in getattr(TASKS.entry_of(type(task)), "datasets", ())
+    if task.source and is_published and (is_generated(task.dataset) or user_path(task.source).exists()):
+        raise UserError(f"task.source={task.source} is not {task.dataset}; name your data, as in dataset=my_data")
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Hide the progress bars and warnings of ``datasets`` inside the block; its errors contain the reason."""
@@ -132,6 +185,7 @@ def _open(
     from datasets import load_dataset_builder
 
     options: dict[str, Any] = {"name": config, "revision": revision}
+    folder = source if isinstance(source, Path) and source.is_dir() else None
     are_files = [bool(A_FILE.search(name)) for name in names.values()]
     if any(are_files):
         if not all(are_files):
@@ -143,7 +197,16 @@ def _open(
     builder = load_dataset_builder(address, **options)
     if hasattr(builder.config, "sample_by"):  # of text files: not their lines
         builder = load_dataset_builder(address, **options, sample_by="document")
-    files = [str(path) for paths in (builder.config.data_files or {}).values() for path in paths]
+    found = {str(split): [str(path) for path in paths] for split, paths in (builder.config.data_files or {}).items()}
+    files = [path for paths in found.values() for path in paths]
+    read = {split: re.findall(r"[\w.-]+", re.sub(r"\[.*?\]", "", name)) for split, name in names.items()}
+    used = {split: [path for part in parts for path in found.get(part, ())] for split, parts in read.items()}
+    if folder is not None and not any(are_files):
+        warn_of_left_out(folder, [Path(path) for paths in used.values() for path in paths])
+    if not any("://" in path for path in files) and all("[" not in name for name in names.values()):
+        files = list(dict.fromkeys(files))
+        sums = dict(zip(files, checksums(list(map(Path, files))).values(), strict=True))
+        warn_of_repeats("files", {split: [(sums[path], path) for path in paths] for split, paths in used.items()})
     if any("[" in name or "+" in name for name in names.values()):  # streams cannot be divided
         builder.download_and_prepare()
         return {split: builder.as_dataset(split=name) for split, name in names.items()}, files

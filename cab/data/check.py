@@ -91,6 +91,12 @@ def take_inventory(data_set: DataSet, data_root: Path, *, thorough: bool = False
     return Inventory(folder, findings)
 
 
+def is_present(data_set: DataSet, data_root: Path) -> bool:
+    """Return whether a part of the data set is below ``data_root``, without counting or reading it."""
+    patterns = [pattern for count in data_set.counts for pattern in (*count.files, *count.lines)]
+    return any(any(_folder(data_set, data_root).glob(pattern)) for pattern in patterns)
+
+
 def _folder(data_set: DataSet, data_root: Path) -> Path:
     folders = [data_root / name for name in data_set.folders]
     patterns = [pattern for count in data_set.counts for pattern in (*count.files, *count.lines)]

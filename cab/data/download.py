@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import itertools
 import logging
 import re
 import shutil
@@ -12,19 +13,19 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from filelock import FileLock
-
 from cab.data.check import Inventory, add_to_record, take_inventory
 from cab.data.sources import DataSet, Item
 from cab.errors import UserError, first_line
 from cab.files.cache import cache_root, progress, sha256_of
-from cab.files.disk import disk_errors, is_full_disk, visible_files
+from cab.files.disk import disk_errors, is_full_disk, listed, visible_files
+from cab.files.locks import locked
 
 if sys.version_info >= (3, 11, 4):
     import tarfile
@@ -48,7 +49,7 @@ def download(data_set: DataSet, data_root: Path, *, source: str | None = None) -
     folder.
     """
     key = hashlib.sha256(f"{data_root.resolve()}/{data_set.name}".encode()).hexdigest()[:16]
-    with disk_errors(cache_root()), FileLock(cache_root() / f"data-{key}.lock"):
+    with disk_errors(cache_root()), locked(cache_root() / f"data-{key}.lock", f"which downloads {data_set.name}"):
         inventory = take_inventory(data_set, data_root)
         folder, manual_steps = inventory.folder, []
         with disk_errors(folder):
@@ -212,7 +213,10 @@ def _damage_reported(file: Path) -> Iterator[None]:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a ZIP or tar archive into ``folder``; UserError if it is damaged or has a path that leads outside."""
+    """Unpack a ZIP or tar archive into ``folder``; UserError if it is damaged or has a path that leads outside.
+
+    Also if it is cut between members, or has bytes that belong to none. Members with one name are named.
+    """
     with _damage_reported(archive):
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as members:
@@ -220,9 +224,27 @@ def unpack(archive: Path, folder: Path) -> None:
                     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                         raise UserError(f"{archive.name} contains '{name:.80}', a path outside the folder")
                 members.extractall(folder)
+                names = [each.filename for each in members.infolist() if not each.is_dir()]
+                is_whole = min((each.header_offset for each in members.infolist()), default=0) == 0
         else:
             with tarfile.open(archive) as files:
                 files.extractall(folder, filter="data")
+                names = [each.name for each in files.getmembers() if not each.isdir()]
+                is_whole = _has_end(files)
+        if not is_whole:
+            raise UserError(f"{archive.name} has no end, or bytes before or after its members: it is cut or damaged")
+        if repeated := [str(name) for name, count in Counter(map(PurePosixPath, names)).items() if count > 1]:
+            log.warning("%s contains %s more than once; the last one is used", archive.name, listed(repeated))
+
+
+def _has_end(files: tarfile.TarFile) -> bool:
+    """Return whether only zeros follow the last member that was read, at least a block of them."""
+    file = files.fileobj
+    assert file is not None
+    file.seek(files.offset)
+    end = file.read(tarfile.BLOCKSIZE)
+    rest = iter(lambda: file.read(1 << 20), b"")
+    return len(end) == tarfile.BLOCKSIZE and not any(part.strip(b"\0") for part in itertools.chain([end], rest))
 
 
 def _merge(unpacked: Path, item: Item, folder: Path, transfer: Callable[[str, str], object]) -> None:

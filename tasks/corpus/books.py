@@ -11,8 +11,8 @@ from typing import Any
 
 from cab import UserError
 from cab.files.cache import checksums, digest_of
-from cab.files.disk import listed, visible_files
-from tasks.files import find_data, read_text
+from cab.files.disk import visible_files
+from tasks.files import find_data, read_text, warn_of_left_out, warn_of_repeats
 from tasks.source import SPLITS, Rows
 
 log = logging.getLogger(__name__)
@@ -74,8 +74,6 @@ def folder_books(folder: Path) -> Books:
     """Read ``<folder>/{train,validation,test}/*.txt``, the layout of PG-19."""
     files = {split: visible_files(folder / split, "*.txt") for split in SPLITS}
     for split, paths in files.items():
-        if nested := [str(path) for path in visible_files(folder / split, "**/*.txt") if path.parent != folder / split]:
-            log.warning("left out %d files in folders of %s: %s", len(nested), folder / split, listed(nested))
         if not paths:
             from cab.data.sources import fetch_hint
 
@@ -83,6 +81,7 @@ def folder_books(folder: Path) -> Books:
                 f"no books at {folder / split}: PG-19's layout is train/, validation/ and test/ with <id>.txt; "
                 f"{fetch_hint('pg19', folder.parent)}, or use dataset=synthetic"
             )
+    warn_of_left_out(folder, [path for paths in files.values() for path in paths])
     return _book_files(files)
 
 
@@ -96,6 +95,8 @@ def wikitext(name: str, data_root: Path | None) -> Books:
     files = {
         split: [find_data(name, data_root, *(file.format(x) for file in WIKITEXT_FILES))] for split, x in spellings
     }
+    for parent in {path.parent for [path] in files.values()}:
+        warn_of_left_out(parent, [path for [path] in files.values()], r"(?i)train|valid|test")
     return _book_files(files, counts_line_ends=True)
 
 
@@ -106,12 +107,8 @@ def _book_files(files: dict[str, list[Path]], *, counts_line_ends: bool = False)
 
     sums = {split: checksums(paths) for split, paths in files.items()}
     key = {split: digest_of(values) for split, values in sums.items()}
-    pairs = [
-        (content, path) for split in files for path, content in zip(files[split], sums[split].values(), strict=True)
-    ]
-    first = dict(reversed(pairs))
-    if again := [f"{path} is {first[content]}" for content, path in pairs if first[content] != path]:
-        log.warning("%d books occur more than once: %s", len(again), listed(again))
+    places = {split: map(str, paths) for split, paths in files.items()}
+    warn_of_repeats("books", {split: zip(sums[split].values(), places[split], strict=True) for split in files})
     return Books(str(files["train"][0].parent), key, read, counts_line_ends)
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 BEGIN, PAD, END, UNKNOWN = range(4)
 """The first entries of the dictionary, as in fairseq; END follows every line."""
 NUM_SPECIAL = 4
+SPECIAL = ("<|begin|>", "<|pad|>", "<|end|>", "<|unknown|>")
+"""Texts of these entries in the files of an exported tokenizer."""
 CHUNK = 1 << 20  # tokens processed at once
 VERSION = 4  # of the reading and encoding; increase when they change
 
@@ -86,6 +88,26 @@ class Corpus:
         """Yield the entries [n] of each book of a split."""
         for begin, end in itertools.pairwise([0, *self.ends[split].tolist()]):
             yield torch.from_numpy(self.read(split, begin, end))
+
+    def save_tokenizer(self, folder: Path, *, max_length: int) -> None:
+        """Write the files of :class:`cab.registry.modeling_cab.CABTokenizer`."""
+        entries = {token: int(self.dictionary[number]) for token, number in self.tokenizer.get_vocab().items()}
+        known = {token: entry for token, entry in entries.items() if entry >= NUM_SPECIAL}
+        about = {
+            "tokenizer_class": "CABTokenizer",
+            "auto_map": {"AutoTokenizer": ["modeling_cab.CABTokenizer", None]},
+            "model_max_length": max_length,
+            "bos_token": SPECIAL[END],  # it precedes the first token of a text
+            "eos_token": SPECIAL[END],
+            "pad_token": SPECIAL[PAD],
+            "unk_token": SPECIAL[UNKNOWN],
+        }
+        self.tokenizer.save(str(folder / "tokenizer.json"))
+        for name, content in (
+            ("entries.json", {**{token: entry for entry, token in enumerate(SPECIAL)}, **known}),
+            ("tokenizer_config.json", about),
+        ):
+            (folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
     def text(self, entries: list[int]) -> str:
         """Decode dictionary entries to text; END becomes a line break, masks and padding are dropped."""

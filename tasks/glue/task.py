@@ -25,6 +25,7 @@ from cab.registry.options import Positive
 from cab.task import Batches
 from tasks.bpe import tokenizer_path
 from tasks.corpus.tokens import PAD, padding_or_none
+from tasks.files import warn_of_left_out, warn_of_repeats
 from tasks.glue.tables import (
     BEST_SCORE,
     LAYOUTS,
@@ -157,6 +158,9 @@ class GLUE(Task):
             files = find_files(self.dataset, data_root)
             self._key: dict[str, Any] = checksums(list(files.values()))
             splits = {split: read_table(path, LAYOUTS[self.dataset]) for split, path in files.items()}
+            warn_of_left_out(files[TRAIN].parent, files.values(), r"^(train|dev(?!_ids)).*\.tsv$")
+            pairs = {split: enumerate(each.texts, start=1) for split, each in splits.items()}
+            warn_of_repeats("examples", {s: [(x, f"example {i} of {s}") for i, x in each] for s, each in pairs.items()})
         else:
             splits = {split: generate_pairs(split) for split in SYNTHETIC_COUNTS}
             self._key = {"generator": VERSION}

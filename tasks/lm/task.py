@@ -2,7 +2,7 @@
 
 Generated books have long-range questions, whose answers are one token that occurs once, anywhere before: a chapter
 states one fact of one token (``annalamp``) per name in random order, and asks 48 questions with answers
-(``anna lamp``), 12 of them after repeating the fact. docs/reference/tasks/lm.md gives the best possible perplexities.
+(``anna lamp``), 12 of them after repeating the fact. docs/reference/tasks.md gives the best possible perplexities.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class LM(TextTask):
     block_len: Positive = 8192
     overlap: int = 0
     evaluation_batch_size: Positive = 1
-    context_lengths: Sequence[Positive] = (256, 512, 1024, 2048, 4096, 8192, 16384)
+    context_lengths: Sequence[Positive] = (256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
     context_tokens: int | None = None
     sample_tokens: Positive = 100
 
@@ -149,6 +149,10 @@ class LM(TextTask):
         self.corpus = read_corpus(books, tokenizer=tokenizer, vocab_size=self.vocab_size)
         self._facts = Facts.of(self.corpus) if self._asks else None
         self.splits = {"train": Blocks(self.corpus, "train", self.block_len, whole=True)}
+
+    def save_tokenizer(self, folder: Path) -> None:
+        """Write the tokenizer for Hugging Face's ``AutoTokenizer``; `cab export` calls it."""
+        self.corpus.save_tokenizer(folder, max_length=self.context)
 
     @property
     def split_names(self) -> Sequence[str]:

@@ -14,6 +14,7 @@ import numpy as np
 from cab import UserError
 from cab.errors import first_line
 from cab.files.cache import checksums, read_bytes
+from tasks.files import warn_of_left_out
 from tasks.lra.rows import Counts, Example, Source, Splits, shuffled
 
 TRAIN, TEST = tuple(f"data_batch_{n}" for n in range(1, 6)), ("test_batch",)
@@ -43,6 +44,8 @@ class Arrays(pickle.Unpickler):
 
 def photographs(folder: Path) -> Source:
     """Read CIFAR-10 in its Python distribution, ``cifar-10-batches-py``."""
+    files = [folder / name for name in (*TRAIN, *TEST)]
+    warn_of_left_out(folder, files, "_batch")
 
     def read() -> Splits:
         images, labels = (np.concatenate(x) for x in zip(*(read_batch(folder / n) for n in TRAIN), strict=True))
@@ -51,7 +54,7 @@ def photographs(folder: Path) -> Source:
         yield "validation", _examples(images[order[:held_out]], labels[order[:held_out]])
         yield "test", _examples(*read_batch(folder / TEST[0]))
 
-    return Source({"reader": "cifar 1", "files": checksums([folder / name for name in (*TRAIN, *TEST)])}, read)
+    return Source({"reader": "cifar 1", "files": checksums(files)}, read)
 
 
 def _examples(images: np.ndarray, labels: np.ndarray) -> Iterator[Example]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.utils.data import Dataset
 
 from cab import UserError
 from cab.files.cache import checksums, prepared, progress
+from tasks.files import warn_of_left_out, warn_of_repeats
 
 SPLITS = ("train", "validation", "test")
 SYMBOLS = "symbols.bin"
@@ -46,6 +48,8 @@ class Source:
     @classmethod
     def files(cls, reader: str, paths: Mapping[str, Path], read: Callable[[Path], Iterable[Example]]) -> Source:
         """Return the examples of one file per split."""
+        start, _, _ = paths["train"].name.partition("train")  # that of the names of all parts
+        warn_of_left_out(paths["train"].parent, paths.values(), f"^{re.escape(start)}")
         key = {"reader": reader, "files": checksums(list(paths.values()))}
         return cls(key, lambda: ((split, read(path)) for split, path in paths.items()))
 
@@ -127,13 +131,20 @@ def prepare(source: Source) -> tuple[Path, dict[str, dict[str, Any]]]:
             raise UserError(f"the {lacking[0]} split has no examples")
         (target / "about.json").write_text(json.dumps(about))
 
-    folder = prepared("lra", source.key, build)
+    folder = prepared("lra", {**source.key, "digests": 1}, build)
+    digests = {split: np.load(folder / split / "digests.npy") for split in SPLITS}
+    if np.array_equal(digests["validation"], digests["test"]):  # by choice
+        del digests["validation"]
+    numbered = {split: enumerate(values.tolist(), start=1) for split, values in digests.items()}
+    if "files" in source.key:
+        examples = {split: [(x, f"example {i} of {split}") for i, x in each] for split, each in numbered.items()}
+        warn_of_repeats("examples", examples)
     return folder, json.loads((folder / "about.json").read_text())
 
 
 def _write(folder: Path, examples: Iterable[Example]) -> dict[str, Any]:
     folder.mkdir()
-    size, ends, labels = 0, [], []
+    size, ends, labels, digests = 0, [], [], []
     digest = hashlib.sha256()
     with (folder / SYMBOLS).open("wb") as file:
         for texts, label in examples:
@@ -142,6 +153,8 @@ def _write(folder: Path, examples: Iterable[Example]) -> dict[str, Any]:
                 digest.update(text)
             ends.append([size := size + len(text) for text in texts])
             labels.append(label)
+            digests.append(hashlib.sha256(b"\0".join(texts)).digest()[:8])
+    np.save(folder / "digests.npy", np.frombuffer(b"".join(digests), dtype=np.uint64))
     for name, values in (("ends", ends), ("labels", labels)):
         array = np.array(values, dtype=np.int64)
         np.save(folder / f"{name}.npy", array)

@@ -15,6 +15,7 @@ import numpy as np
 from cab import UserError
 from cab.files.cache import check_unchanged, checksums, digest_of, read_bytes
 from cab.files.disk import visible_files
+from tasks.files import decode_text, warn_of_left_out
 from tasks.lra.rows import SPLITS, Counts, Example, Source, Splits, shuffled
 
 INSIDE = "train/pos"
@@ -50,20 +51,14 @@ def _files(folder: Path) -> list[tuple[Path, int]]:
     for label, paths in files.items():
         if not paths:
             raise UserError(f"no reviews (*.txt) in {folder / CLASSES[label]}")
+        warn_of_left_out(folder / CLASSES[label], paths)
     return [(path, label) for label, paths in files.items() for path in paths]
 
 
 def read_review(path: Path) -> bytes:
     """Return the bytes of a review; raise UserError with the file if it is empty or not text."""
     content = read_bytes(path).removeprefix(codecs.BOM_UTF8)
-    try:
-        content.decode()
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}, line {line}: not UTF-8 text; the file is damaged, download it again") from None
-    if b"\0" in content:
-        line = content.count(b"\n", 0, content.index(b"\0")) + 1
-        raise UserError(f"{path}, line {line}: a NUL character; the file is damaged, download it again")
+    decode_text(path, content)
     if not content.strip():
         raise UserError(f"{path}, line 1: the review is empty")
     return content

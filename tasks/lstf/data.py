@@ -7,7 +7,9 @@ import hashlib
 import io
 import warnings
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ from torch.utils.data import Dataset
 from cab import UserError
 from cab.errors import first_line
 from cab.files.cache import read_bytes
+from cab.files.numbers import is_finite
 from tasks.files import find_data
 
 if TYPE_CHECKING:  # a plan of runs does not import pandas
@@ -74,7 +77,7 @@ def read_series(name: str, data_root: Path | None) -> Series:
     table = _read_csv(path, content)
     _check_columns(path, table, source)
     values = _numbers(path, table.iloc[:, 1:])
-    dates = _dates(path, table.iloc[:, 0], source.steps_per_day)
+    dates = _dates(path, table.iloc[:, 0], 24 * 60 / source.steps_per_day)
     order = [c for c in table.columns[1:] if c != source.target] + [source.target]
     rows = len(values)
     needed = source.rows or sum(source.split or ())
@@ -84,12 +87,65 @@ def read_series(name: str, data_root: Path | None) -> Series:
             "is truncated or another edition: download it again"
         )
     train, test = int(rows * 0.7), int(rows * 0.2)
+    split = source.split or (train, rows - train - test, test)
+    _check_scale(path, table[order], values[order], split[0])
     return Series(
         values=values[order].to_numpy(np.float64),
         calendar=calendar_features(dates),
-        split=source.split or (train, rows - train - test, test),
+        split=split,
         steps_per_day=source.steps_per_day,
         fingerprint={"file": path.name, "rows": rows, "sha256": hashlib.sha256(content).hexdigest()},
+    )
+
+
+@dataclass(frozen=True)
+class OwnSource:
+    """A CSV file of a user: a column of dates at regular intervals, and columns of numbers.
+
+    Attributes:
+        path: CSV file, which can be compressed (``.csv.gz``).
+        date: column of the dates.
+        target: column that variant ``S`` forecasts; by default the last one.
+        columns: columns that are read, in addition to the target; by default all.
+        split: shares of the rows for training, validation and test, in the order of time.
+    """
+
+    path: Path
+    date: str
+    target: str | None
+    columns: Sequence[str]
+    split: Sequence[float]
+
+
+def read_own_series(source: OwnSource) -> Series:
+    """Read a series of a user; UserError for a missing column, irregular dates, or values that are not numbers."""
+    path = source.path
+    if not path.is_file():
+        raise UserError(f"task.source={path}: there is no such file; name a CSV file")
+    content = read_bytes(path)
+    table = _read_csv(path, content)
+    table.columns = table.columns.map(str)
+    found = [name for name in table.columns if name != source.date]
+    target = source.target or (source.columns or found or [""])[-1]
+    chosen = [name for name in source.columns or found if name != target] + [target]
+    if missing := [name for name in (source.date, *chosen) if name not in table.columns]:
+        raise UserError(
+            f"{path} has no column '{missing[0]}' (columns: {', '.join(table.columns[:12])}); set task.source_date, "
+            "task.source_target or task.source_columns"
+        )
+    values = _numbers(path, table[chosen])
+    dates = _dates(path, table[source.date])
+    train, validation = (round(len(values) * share) for share in source.split[:2])
+    if not train or len(values) < 2:
+        raise UserError(f"{path}: {len(values):,} rows are too few for a split by {[*source.split]}")
+    _check_scale(path, table[chosen], values, train)
+    key = {"date": source.date, "columns": ",".join(chosen), "split": ",".join(map(str, source.split))}
+    return Series(
+        values=values.to_numpy(np.float64),
+        calendar=calendar_features(dates),
+        split=(train, validation, len(values) - train - validation),
+        steps_per_day=max(1, round(timedelta(days=1) / (dates[1] - dates[0]))),
+        fingerprint={**key, "rows": len(values), "sha256": hashlib.sha256(content).hexdigest()},
     )
 
 
@@ -138,8 +194,23 @@ def _numbers(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     return numbers
 
 
-def _dates(path: Path, column: pd.Series, steps_per_day: int) -> pd.DatetimeIndex:
-    """Convert dates at regular intervals, those with a time zone to UTC; UserError for others."""
+def _check_scale(path: Path, table: pd.DataFrame, values: pd.DataFrame, train_rows: int) -> None:
+    """Raise UserError for a value of the table that is too large to be standardized."""
+    try:
+        standardize(values.to_numpy(np.float64), train_rows)
+    except OverflowingValueError as error:
+        value: object = table.iloc[error.row, error.column]
+        raise UserError(
+            f"{path}, line {error.row + 2}, column '{table.columns[error.column]}': '{value}' is too large to be "
+            "standardized; repair the file or download it again"
+        ) from error
+
+
+def _dates(path: Path, column: pd.Series, minutes: float | None = None) -> pd.DatetimeIndex:
+    """Convert dates, those with a time zone to UTC; UserError for others, and unless ``minutes`` are between all.
+
+    By default, the interval is that between the first two dates.
+    """
     import pandas as pd
 
     with warnings.catch_warnings():
@@ -150,16 +221,18 @@ def _dates(path: Path, column: pd.Series, steps_per_day: int) -> pd.DatetimeInde
     )  # numbers would be nanoseconds since 1970
     if len(broken):
         raise UserError(
-            f"{path}, line {broken[0] + 2}, column 'date': '{column.iloc[broken[0]]}' is not a date "
+            f"{path}, line {broken[0] + 2}, column '{column.name}': '{column.iloc[broken[0]]}' is not a date "
             "like 2016-07-01 00:00:00; repair or download the file again"
         )
-    minutes = 24 * 60 // steps_per_day
-    irregular = np.flatnonzero(np.diff(dates.to_numpy()) != np.timedelta64(minutes, "m"))
+    steps = np.diff(dates.to_numpy()) / np.timedelta64(1, "m")
+    if minutes is None:
+        minutes = float(steps[0]) if len(steps) else 0.0
+    irregular = np.flatnonzero((steps != minutes) | (steps <= 0))
     if len(irregular):
         line = irregular[0] + 3
         raise UserError(
-            f"{path}, line {line}, column 'date': '{column.iloc[line - 2]}' is not {minutes} minutes after "
-            f"'{column.iloc[line - 3]}', as in the official file; repair the rows or download the file again"
+            f"{path}, line {line}, column '{column.name}': '{column.iloc[line - 2]}' is not {minutes:g} minutes after "
+            f"'{column.iloc[line - 3]}'; the interval is constant: repair the rows or download the file again"
         )
     return pd.DatetimeIndex(dates)
 
@@ -170,15 +243,33 @@ def calendar_features(dates: pd.DatetimeIndex) -> np.ndarray:
     return np.stack([part - 0.5 for part in parts], axis=1).astype(np.float32)
 
 
+class OverflowingValueError(Exception):
+    """A value, by its row and column, is too large to be standardized in float32."""
+
+    def __init__(self, row: int, column: int) -> None:
+        super().__init__(f"row {row}, column {column}")
+        self.row, self.column = row, column
+
+
 def standardize(values: np.ndarray, train_rows: int) -> np.ndarray:
     """Standardize each channel by its training mean and standard deviation; constant channels are only centered.
 
     A channel is constant if its deviation is within the rounding errors of a mean over its rows.
+
+    Raises:
+        OverflowingValueError: a mean, a deviation or a standardized value is not finite.
     """
-    mean = values[:train_rows].mean(axis=0)
-    deviation = values[:train_rows].std(axis=0)
-    rounding = train_rows * np.finfo(np.float64).eps * np.abs(mean)
-    return ((values - mean) / np.where(deviation > rounding, deviation, 1.0)).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = values[:train_rows].mean(axis=0)
+        deviation = values[:train_rows].std(axis=0)
+        rounding = train_rows * np.finfo(np.float64).eps * np.abs(mean)
+        standardized = ((values - mean) / np.where(deviation > rounding, deviation, 1.0)).astype(np.float32)
+    wrong = ~(is_finite(standardized) & is_finite(deviation))
+    if wrong.any():
+        column = int(np.flatnonzero(wrong.any(axis=0))[0])
+        rows = slice(train_rows) if not is_finite(deviation[column]) else slice(None)
+        raise OverflowingValueError(int(np.abs(values[rows, column]).argmax()), column)
+    return standardized
 
 
 class Windows(Dataset[dict[str, Tensor]]):

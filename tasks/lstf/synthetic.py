@@ -3,7 +3,7 @@
 An episode is a window of its own: a legend with the level of each color, six days of ``hours`` hours, and five days to
 forecast. A forecast hour repeats the same hour of one of the six days, plus the level of that day. The calendar gives
 the color of the day (``direct``), or it is that of the ``direct`` row of the same hour (``lookup``, ``long_lookup``).
-docs/reference/tasks/lstf.md explains what each level requires.
+docs/reference/tasks.md explains what each level requires.
 """
 
 from __future__ import annotations

@@ -13,14 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cab import Backbone, Task, UserError, register_task
+from cab import Backbone, UserError, register_task
 from cab.backbone_protocols import Forecaster
+from cab.files.disk import user_path
 from cab.metric import Metric, mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches
-from tasks.lstf.data import Series, Windows, read_series, standardize
+from tasks.lstf.data import OwnSource, Series, Windows, read_own_series, read_series, standardize
 from tasks.lstf.synthetic import HOURS, horizon, levels_of, synthetic_series
 from tasks.pictures import draw_grid
+from tasks.source import OwnTask
 
 UNIT = "standardized"  # per channel, by the training split
 PUBLISHED_BATCH = 32
@@ -33,11 +35,17 @@ PUBLISHED_BATCH = 32
     backbones={"informer": "NS CS NC"},
 )
 @dataclass(kw_only=True, eq=False)
-class LSTF(Task):
+class LSTF(OwnTask):
     """Forecast the next ``pred_len`` steps of a series from the last ``seq_len``.
 
     Args:
-        dataset: etth1, etth2, ettm1, ecl, weather, or synthetic.
+        dataset: etth1, etth2, ettm1, ecl, weather, synthetic, or with ``source`` any name.
+        source: CSV file (.csv or .csv.gz) with a series of your own: dates at constant intervals, and columns of
+            numbers.
+        source_date: column of the dates.
+        source_target: column that ``features=S`` forecasts (default: the last column).
+        source_columns: columns to read, in addition to the target (default: all).
+        source_split: shares of the rows for training, validation and test, in the order of time.
         features: ``M`` reads and forecasts all channels, ``S`` the target channel only.
         seq_len, label_len, pred_len: number of steps of the past, of the past given to the decoder, and of the
             forecast.
@@ -50,7 +58,9 @@ class LSTF(Task):
 
     required_protocols: ClassVar = (Forecaster,)
 
-    dataset: str
+    source_date: str = "date"
+    source_target: str | None = None
+    source_columns: Sequence[str] = ()
     features: Literal["M", "S"] = "M"
     seq_len: Positive = 96
     label_len: Positive = 48
@@ -82,10 +92,10 @@ class LSTF(Task):
     def check(self) -> None:
         if self.label_len > self.seq_len:
             raise UserError(f"task.label_len {self.label_len} must not exceed task.seq_len {self.seq_len}")
+        super().check()
 
     def setup(self, data_root: Path | None) -> None:
-        series = synthetic_series(self.hours) if self.dataset == "synthetic" else read_series(self.dataset, data_root)
-        self.series = series
+        self.series = series = self._read(data_root)
         values = standardize(series.values, series.split[0])
         if self.features == "S":
             values = values[:, -1:]
@@ -94,6 +104,12 @@ class LSTF(Task):
         train, validation, test = itertools.accumulate(series.split)
         bounds = {"train": (0, train), "validation": (train - back, validation), "test": (validation - back, test)}
         self.splits = {name: self._windows(series, values, *bound) for name, bound in bounds.items()}
+
+    def _read(self, data_root: Path | None) -> Series:
+        if self.source:
+            names = self.source_date, self.source_target, self.source_columns
+            return read_own_series(OwnSource(user_path(self.source), *names, self.source_split))
+        return synthetic_series(self.hours) if self.dataset == "synthetic" else read_series(self.dataset, data_root)
 
     def _windows(self, series: Series, values: np.ndarray, start: int, stop: int) -> Windows:
         rows = slice(max(start, 0), stop)

@@ -2,7 +2,7 @@
 
 In generated pages, masked words occur once more, far away: a page states one fact of one token (``annalamp``) per name
 in random order, and lists all names with their things (``anna lamp``), which are masked, learned and scored.
-docs/reference/tasks/mlm.md gives the best possible perplexities.
+docs/reference/tasks.md gives the best possible perplexities.
 """
 
 from __future__ import annotations

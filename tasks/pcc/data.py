@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +18,13 @@ from cab import UserError
 from cab.data.sources import fetch_hint
 from cab.errors import first_line
 from cab.files.cache import checksums, prepared, progress, read_bytes
-from tasks.files import find_data, find_file, read_number
+from cab.files.disk import visible_files
+from cab.files.numbers import is_finite
+from tasks.files import find_data, find_file, read_number, warn_of_left_out
 
 SPLITS = ("train", "val", "test")
 TRAINING_VIEWS = 8
+ALL_VIEWS = range(TRAINING_VIEWS)
 
 
 class Clouds:
@@ -87,8 +91,10 @@ def subset(points: Tensor, count: int, generator: torch.Generator | None) -> Ten
 
 def read_pcn(
     data_root: Path | None, list_file: str, split: str, *, views: int
-) -> tuple[Clouds, Clouds, dict[str, Any]]:
-    """Read the partial and complete clouds of a split (train, val, test) of PCN; also return an identifier.
+) -> tuple[Clouds, Clouds, dict[str, Any], list[tuple[str, str]]]:
+    """Read the partial and complete clouds of a split (train, val, test) of PCN.
+
+    Also return an identifier, and the checksum and the file of each complete cloud.
 
     Args:
         list_file: the split list, ``PCN.json`` of the official release or one in its format; see
@@ -115,17 +121,28 @@ def read_pcn(
     complete = [folder / split / "complete" / taxonomy / f"{name}.pcd" for taxonomy, name in names]
     views_of = [folder / split / "partial" / taxonomy / name for taxonomy, name in names]
     partial = [path / f"{view:02d}.pcd" for path in views_of for view in range(views)]
+    unused = [] if views == TRAINING_VIEWS else [path / f"{view:02d}.pcd" for path in views_of for view in ALL_VIEWS]
     missing = [path for path in (*complete, *partial) if not path.is_file()]
     if missing:
         raise UserError(
             f"{missing[0]} is missing, and {len(missing) - 1} more files that {list_file} names; "
             f"{fetch_hint('pcn', data_root)}, or name a list of your own with task.list_file"
         )
-    key = {"partial": checksums(partial), "complete": checksums(complete), "version": 1}
+    warn_of_left_out(folder / split, [*complete, *partial, *unused])
+    seen, whole, about, contents = read_clouds(folder, partial, complete)
+    return seen, whole, {"list": digest, "part": split, **about}, contents
+
+
+def read_clouds(
+    folder: Path, partial: Sequence[Path], complete: Sequence[Path]
+) -> tuple[Clouds, Clouds, dict[str, Any], list[tuple[str, str]]]:
+    """Read partial and complete clouds below a folder, from the cache if available; see :func:`read_pcn`."""
+    sums = checksums(complete)
+    key = {"partial": checksums(partial), "complete": sums, "version": 1}
 
     def build(target: Path) -> None:
         for kind, files in (("partial", partial), ("complete", complete)):
-            clouds = Clouds.of([read_pcd(path) for path in progress(files, f"reading {split} {kind}")])
+            clouds = Clouds.of([read_cloud(path) for path in progress(files, f"reading {kind} clouds")])
             np.save(target / f"{kind}.npy", clouds.points)
             np.save(target / f"{kind}-bounds.npy", clouds.bounds)
 
@@ -134,8 +151,19 @@ def read_pcn(
         Clouds(np.load(ready / f"{kind}.npy", mmap_mode="r"), np.load(ready / f"{kind}-bounds.npy"))
         for kind in ("partial", "complete")
     ]
-    about = {"list": digest, "part": split, "shapes": len(names), "clouds": ready.name}
-    return clouds[0], clouds[1], about
+    contents = zip(sums.values(), map(str, complete), strict=True)
+    return clouds[0], clouds[1], {"shapes": len(complete), "clouds": ready.name}, list(contents)
+
+
+def list_clouds(folder: Path) -> list[str]:
+    """Return the names of the clouds in ``complete`` of a user's folder, each of which needs one in ``partial``."""
+    complete = [path for path in visible_files(folder / "complete", "**/*") if path.suffix in (".pcd", ".npy")]
+    names = [str(path.relative_to(folder / "complete")) for path in complete]
+    partial = [folder / "partial" / name for name in names]
+    if missing := [path for path in partial if not path.is_file()]:
+        raise UserError(f"{missing[0]} is missing: every cloud in complete needs one in partial, of the same name")
+    warn_of_left_out(folder, [*complete, *partial])
+    return names
 
 
 class _Class(BaseModel):
@@ -159,6 +187,19 @@ FORMAT = {"FIELDS": "x y z", "SIZE": "4 4 4", "TYPE": "F F F", "COUNT": "1 1 1"}
 """Header of the supported files, of version 0.7 of the format."""
 
 
+def read_cloud(path: Path) -> np.ndarray:
+    """Read the points of a .npy file, [N, 3] of any numbers, or of a .pcd file with :func:`read_pcd`."""
+    if path.suffix != ".npy":
+        return read_pcd(path)
+    try:
+        points = np.load(io.BytesIO(read_bytes(path)), allow_pickle=False).astype(np.float32)
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{path} is not an array of numbers: {first_line(error)}") from None
+    if points.ndim != 2 or points.shape[1] != 3 or not len(points) or not np.isfinite(points).all():
+        raise UserError(f"{path} has shape {points.shape}; expected finite points x y z, [N, 3]")
+    return points
+
+
 def read_pcd(path: Path) -> np.ndarray:
     """Read the points of a file, [N, 3] float32; UserError if it is not a plain .pcd of finite points x y z."""
     content = read_bytes(path)
@@ -179,7 +220,7 @@ def read_pcd(path: Path) -> np.ndarray:
     width, height = (header.get(name, "") for name in ("WIDTH", "HEIGHT"))
     if width.isdecimal() and height.isdecimal() and int(width) * int(height) != len(points):
         raise UserError(f"{path} has {len(points)} points, and its header gives WIDTH {width} and HEIGHT {height}")
-    broken = ~np.isfinite(points).all(axis=1)
+    broken = ~is_finite(points).all(axis=1)
     if broken.any():
         number = int(broken.argmax())
         place = f"line {lines + number + 1}" if header["DATA"] == "ascii" else f"point {number + 1}"

@@ -11,14 +11,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from cab import Backbone, Task, register_task
+from cab import Backbone, register_task
 from cab.backbone_protocols import PointCompleter
 from cab.metric import Metric, mean_over_batches, mean_scores
 from cab.registry.options import Positive
 from cab.task import Batches
-from tasks.pcc.data import TRAINING_VIEWS, Clouds, Shapes, read_pcn
+from tasks.files import warn_of_repeats
+from tasks.pcc.data import SPLITS, TRAINING_VIEWS, Clouds, Shapes, list_clouds, read_clouds, read_pcn
 from tasks.pcc.synthetic import generate_shape
 from tasks.pictures import draw_grid
+from tasks.source import OwnTask
 
 SYNTHETIC = {"train": 600, "val": 32, "test": 64}
 NAMES = {"cd_l1": ("x 1000", False), "cd_l2": ("x 1000", False), "f_score": ("", True)}
@@ -26,11 +28,13 @@ NAMES = {"cd_l1": ("x 1000", False), "cd_l2": ("x 1000", False), "f_score": ("",
 
 @register_task("pcc", paper="Yu et al. 2021", datasets="pcn synthetic", backbones={"pointr": "NS NC"})
 @dataclass(kw_only=True, eq=False)
-class PCC(Task):
+class PCC(OwnTask):
     """Complete point clouds.
 
     Args:
-        dataset: pcn, or synthetic.
+        dataset: pcn, synthetic, or with ``source`` any name.
+        source: folder with clouds of your own: ``complete`` and ``partial`` have files of the same names, .pcd or
+            .npy ([N, 3]).
         list_file: the split list of pcn, in the data folder.
         sample_part: also read validation and test from this split of the list (train), for samples with one split.
         partial_points, complete_points: number of input and target points.
@@ -46,7 +50,6 @@ class PCC(Task):
     version = 2
     required_protocols: ClassVar = (PointCompleter,)
 
-    dataset: str
     list_file: str = "PCN.json"
     sample_part: Literal["train", "val", "test"] | None = None
     partial_points: Positive = 2048
@@ -71,7 +74,11 @@ class PCC(Task):
 
     def setup(self, data_root: Path | None) -> None:
         self._about: dict[str, Any] = {}
-        self.splits = {split: self._read_split(split, data_root) for split in ("train", "val", "test")}
+        self._contents: dict[str, list[tuple[str, str]]] = {}
+        folder = self.own_folder()
+        self._parts = {} if folder is None else self.parts_of(list_clouds(folder), "complete clouds", splits=SPLITS)
+        self.splits = {split: self._read_split(split, data_root) for split in SPLITS}
+        warn_of_repeats("shapes", self._contents)
 
     def _read_split(self, split: str, data_root: Path | None) -> Shapes:
         random, views = split == "train", 1
@@ -80,10 +87,14 @@ class PCC(Task):
             shapes = [generate_shape(start + i) for i in range(SYNTHETIC[split])]
             partial, complete = (Clouds.of(clouds) for clouds in zip(*shapes, strict=True))
             self._about[split] = {"generator": 1, "shapes": SYNTHETIC[split]}
+        elif (folder := self.own_folder()) is not None:
+            files = ([folder / kind / name for name in self._parts[split]] for kind in ("partial", "complete"))
+            partial, complete, self._about[split], self._contents[split] = read_clouds(folder, *files)
         else:
             views = TRAINING_VIEWS if random else 1
             source = split if random else self.sample_part or split
-            partial, complete, self._about[split] = read_pcn(data_root, self.list_file, source, views=views)
+            read = read_pcn(data_root, self.list_file, source, views=views)
+            partial, complete, self._about[split], self._contents[source] = read
         sizes = {"partial_points": self.partial_points, "complete_points": self.complete_points}
         return Shapes(partial, complete, views=views, random=random, **sizes)
 

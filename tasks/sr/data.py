@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ from cab import UserError
 from cab.data.sources import data_set
 from cab.files.cache import checksums, digest_of, prepared, progress
 from cab.files.disk import visible_files
-from tasks.files import find_data, read_image
+from tasks.files import find_data, read_image, warn_of_left_out
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 KINDS = ("truth", "blurred")
+
+
+_NUMBERS = re.compile(r"(\d+)")
 
 
 def degrade(image: np.ndarray, low: int) -> np.ndarray:
@@ -40,8 +44,12 @@ def center_crop(image: np.ndarray, size: int) -> np.ndarray:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Return the image files below ``folder``, sorted."""
-    return [path for path in visible_files(folder, "**/*") if path.suffix.lower() in SUFFIXES]
+    """Return the image files below ``folder``, sorted; numbers in their names count as numbers."""
+    images = [path for path in visible_files(folder, "**/*") if path.suffix.lower() in SUFFIXES]
+    warn_of_left_out(folder, images)
+    return sorted(
+        images, key=lambda path: [(int(x), x) if x.isdecimal() else (0, x) for x in _NUMBERS.split(str(path))]
+    )
 
 
 class ImagePairs(Dataset[dict[str, Tensor]]):
@@ -49,10 +57,13 @@ class ImagePairs(Dataset[dict[str, Tensor]]):
 
     Args:
         truth, blurred: [N, H, W, 3] uint8, not copied (a memory map for files).
+        contents: checksum and file of each image; empty for generated ones.
     """
 
-    def __init__(self, truth: np.ndarray, blurred: np.ndarray, *, mirror: bool) -> None:
-        self.truth, self.blurred, self.mirror = truth, blurred, mirror
+    def __init__(
+        self, truth: np.ndarray, blurred: np.ndarray, *, mirror: bool, contents: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        self.truth, self.blurred, self.mirror, self.contents = truth, blurred, mirror, contents
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -66,7 +77,8 @@ class ImagePairs(Dataset[dict[str, Tensor]]):
         return {**batch, "index": torch.tensor(indices)}
 
     def subset(self, start: int, stop: int, *, mirror: bool) -> ImagePairs:
-        return ImagePairs(self.truth[start:stop], self.blurred[start:stop], mirror=mirror)
+        part = slice(start, stop)
+        return ImagePairs(self.truth[part], self.blurred[part], mirror=mirror, contents=self.contents[part])
 
 
 def read_pairs(name: str, data_root: Path | None, *, low: int, high: int) -> tuple[ImagePairs, dict[str, Any]]:
@@ -94,16 +106,26 @@ def _larger_layouts(name: str, data_root: Path | None, high: int) -> list[str]:
     return [f"{path.parent.name}/{path.name}" for path, size in sorted(sizes.items()) if size >= high]
 
 
-def _from_files(folder: Path, blurred: Path | None, low: int, high: int) -> tuple[ImagePairs, dict[str, Any]]:
-    files = list_images(folder)
+def read_images(folder: Path, names: Sequence[str], *, low: int, high: int) -> tuple[ImagePairs, dict[str, Any]]:
+    """Read images of any size below a folder in the order of their names, as :func:`read_pairs`."""
+    return _from_files(folder, None, low, high, names)
+
+
+def _from_files(
+    folder: Path, blurred: Path | None, low: int, high: int, names: Sequence[str] = ()
+) -> tuple[ImagePairs, dict[str, Any]]:
+    files = [folder / name for name in names] or list_images(folder)
     if not files:
         raise UserError(f"no images in {folder}: expected {', '.join(SUFFIXES)}")
     partners = [blurred / path.relative_to(folder) for path in files] if blurred is not None else []
     for path in partners:
         if not path.is_file():
             raise UserError(f"{path} is missing: every image of hr_{high} needs a counterpart with the same path")
-    digests = {kind: digest_of(checksums(paths)) for kind, paths in zip(KINDS, (files, partners), strict=True)}
-    key = {**digests, "low": low, "high": high}
+    if blurred is not None:
+        warn_of_left_out(blurred, partners)
+    sums = checksums(files)
+    key = {"truth": digest_of(sums), "blurred": digest_of(checksums(partners)), "low": low, "high": high}
+    key |= {} if files == sorted(files) else {"order": "hash" if names else "numbers"}
 
     def whole(path: Path) -> np.ndarray:
         image = read_image(path, "RGB")
@@ -121,7 +143,8 @@ def _from_files(folder: Path, blurred: Path | None, low: int, high: int) -> tupl
 
     ready = prepared("sr", key, build)
     truth, low_images = (np.load(ready / f"{kind}.npy", mmap_mode="r") for kind in KINDS)
-    return ImagePairs(truth, low_images, mirror=False), {
+    contents = list(zip(sums.values(), map(str, files), strict=True))
+    return ImagePairs(truth, low_images, mirror=False, contents=contents), {
         "folder": (folder if blurred is None else folder.parent).name,
         "images": len(files),
         **key,

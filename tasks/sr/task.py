@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cab import Backbone, Task, UserError, register_task
+from cab import Backbone, UserError, register_task
 from cab.backbone_protocols import Denoiser
 from cab.metric import Metric, mean_over_batches, mean_scores
 from cab.registry.options import Positive
 from cab.task import Batches
+from tasks.files import warn_of_repeats
 from tasks.pictures import draw_grid, draw_image
-from tasks.sr.data import ImagePairs, make_pairs, read_pairs, render
+from tasks.source import OwnTask
+from tasks.sr.data import ImagePairs, list_images, make_pairs, read_images, read_pairs, render
 from tasks.sr.diffusion import Diffusion
 
 PUBLISHED_IMAGES = 100
@@ -29,11 +31,12 @@ SYNTHETIC = {"train": 2000, "validation": 32, "test": 64}
 
 @register_task("sr", paper="Saharia et al. 2021", datasets="ffhq synthetic", backbones={"sr3": "NS"})
 @dataclass(kw_only=True, eq=False)
-class SR(Task):
+class SR(OwnTask):
     """Super-resolution of images from ``low_resolution`` to ``high_resolution`` pixels per side.
 
     Args:
-        dataset: ffhq (trained on FFHQ, scored on CelebA-HQ), or synthetic.
+        dataset: ffhq (trained on FFHQ, scored on CelebA-HQ), synthetic, or with ``source`` any name.
+        source: folder with images of your own, of any size: their centers are scaled to ``high_resolution``.
         low_resolution, high_resolution: sides of the images.
         num_held_out: score on this many of the last FFHQ images, excluded from training, instead of CelebA-HQ.
         diffusion_steps: noise levels of training and sampling; 2,000 as published.
@@ -46,7 +49,6 @@ class SR(Task):
     packages: ClassVar[Mapping[str, str]] = {"skimage": "vision", "PIL": "vision"}
     required_protocols: ClassVar = (Denoiser,)
 
-    dataset: str
     low_resolution: int = 16
     high_resolution: int = 128
     num_held_out: int = 0
@@ -64,24 +66,33 @@ class SR(Task):
         return tuple(Metric(name, unit, higher_is_better=True) for name, unit in NAMES.items())
 
     def check(self) -> None:
+        super().check()
         if not 4 <= self.low_resolution < self.high_resolution or self.high_resolution % self.low_resolution:
             raise UserError(
                 "task.high_resolution must be a multiple of task.low_resolution, which is at least 4, got "
                 f"{self.high_resolution} and {self.low_resolution}"
             )
-        if self.dataset == "synthetic" and self.num_held_out:
-            raise UserError("task.num_held_out applies to ffhq: the synthetic images have separate splits")
+        if self.num_held_out and self.dataset != "ffhq":
+            raise UserError(f"task.num_held_out applies to ffhq: the images of {self.dataset} have separate splits")
 
     def setup(self, data_root: Path | None) -> None:
         sizes = {"low": self.low_resolution, "high": self.high_resolution}
         self.diffusion = Diffusion(self.diffusion_steps)
-        if self.dataset == "synthetic":
+        self._about: dict[str, Any] = {"generator": 2, "images": SYNTHETIC, **sizes}
+        counts, folder = SYNTHETIC, self.own_folder()
+        if folder is not None:
+            parts = self.parts_of([str(path.relative_to(folder)) for path in list_images(folder)], "images")
+            pairs, self._about = read_images(folder, [*itertools.chain(*parts.values())], **sizes)
+            counts = {name: len(part) for name, part in parts.items()}
+        elif self.dataset == "synthetic":
             pairs = make_pairs(sum(SYNTHETIC.values()), render, **sizes)
-            bounds = itertools.pairwise(itertools.accumulate(SYNTHETIC.values(), initial=0))
+        if self.dataset != "ffhq":
+            bounds = itertools.pairwise(itertools.accumulate(counts.values(), initial=0))
             self.splits = {
-                name: pairs.subset(*bound, mirror=False) for name, bound in zip(SYNTHETIC, bounds, strict=True)
+                name: pairs.subset(*bound, mirror=folder is not None and name == "train")
+                for name, bound in zip(counts, bounds, strict=True)
             }
-            self._about: dict[str, Any] = {"generator": 2, "images": SYNTHETIC, **sizes}
+            warn_of_repeats("images", {name: pairs.contents for name, pairs in self.splits.items()})
             return
         pairs, about = read_pairs("ffhq", data_root, **sizes)
         rest = len(pairs) - self.num_held_out
@@ -91,6 +102,7 @@ class SR(Task):
         test, about_test = held_out if self.num_held_out else read_pairs("celebahq", data_root, **sizes)
         self.splits = {"train": pairs.subset(0, rest, mirror=True), "validation": test, "test": test}
         self._about = {"ffhq": about, "celebahq": about_test}
+        warn_of_repeats("images", {split: self.splits[split].contents for split in ("train", "test")})
 
     def fingerprint(self) -> dict[str, Any]:
         return self._about

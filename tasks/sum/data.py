@@ -4,11 +4,12 @@ A generated summary combines facts of all documents. Each word of a document is 
 each of twelve people keeps, for three the thing (``annalamp``), for nine its color (``annared``); the thing of each of
 ten colors (``redlamp``); and the change of each thing (``lampring``), on one cycle of twelve, because on a cycle of
 six, five steps forward would equal one back. The summary states what each person keeps, in name order (``kept``), and
-then follows six of the things through five changes (``changed``). docs/reference/tasks/sum.md explains the rest.
+then follows six of the things through five changes (``changed``). docs/reference/tasks.md explains the rest.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import random
@@ -28,7 +29,7 @@ from cab import UserError
 from cab.data.sources import fetch_hint
 from cab.files.cache import checksums, prepared, progress
 from tasks.corpus.facts import NAMES, THINGS
-from tasks.files import find_data, read_lines
+from tasks.files import find_data, read_lines, warn_of_left_out
 from tasks.source import Rows
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ SPLITS = ("train", "val", "test")
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 """First entries of a trained tokenizer, as in BART's."""
 SEPARATOR = "|||||"
-VERSION = 2  # of the reading; increase when it changes
+VERSION = 3  # of the reading; increase when it changes
 COUNTS = {"train": 8000, "val": 64, "test": 128}
 """Generated pairs per split."""
 
@@ -78,6 +79,7 @@ def file_pairs(folder: Path, *, empty: str = "stop") -> Pairs:
         UserError: a file is missing, files differ in length, or a line is empty, with file and line.
     """
     files = {split: _split_files(folder, split) for split in SPLITS}
+    warn_of_left_out(folder, [path for pair in files.values() for path in pair], r"\.(src|tgt)")
     key = checksums([path for pair in files.values() for path in pair])
     return Pairs({**key, "empty": empty}, lambda split: _complete(_lines_of(*files[split]), split, empty))
 
@@ -104,11 +106,9 @@ class Example(NamedTuple):
 
 def _complete(examples: Iterable[Example], split: str, empty: str) -> Iterator[tuple[str, str]]:
     """Yield the examples that have a document and a summary."""
-    skipped, count, seen = 0, 0, set[int]()
+    skipped = 0
     for document_place, summary_place, text, summary in examples:
         has_document = bool(text.replace(SEPARATOR, "").strip())
-        seen.add(hash((text, summary)))
-        count += 1
         if has_document and summary:
             yield text, summary
             continue
@@ -116,8 +116,6 @@ def _complete(examples: Iterable[Example], split: str, empty: str) -> Iterator[t
         if empty == "stop":
             place, kind = (summary_place, "summary") if has_document else (document_place, "document")
             raise UserError(f"{place}: the {kind} is empty; set task.empty=skip to skip it")
-    if len(seen) < count:
-        log.warning("%d examples of %s occur more than once", count - len(seen), split)
     if skipped:
         log.warning("skipped %d examples of %s without a document or a summary", skipped, split)
 
@@ -165,19 +163,31 @@ class EncodedPairs(Dataset[dict[str, Tensor | None]]):
     ) -> None:
         self.split, self.ends = split, ends
         self.begin, self.pad, self.end = special_tokens(tokenizer)
-        key: dict[str, Any] = {"pairs": pairs.key, "part": split, "tokenizer": tokenizer.to_str(), "ends": ends}
+        tokenizer.encode_special_tokens = True  # a text that has the name of one is a text
+        key: dict[str, Any] = {
+            "pairs": pairs.key,
+            "part": split,
+            "tokenizer": tokenizer.to_str(),
+            "ends": ends,
+            "names": 1,
+        }
         key |= {"lengths": [source_len, target_len], "version": VERSION}
         folder = prepared("sum", key, lambda folder: self._encode(pairs, tokenizer, folder, source_len, target_len))
         self.tokens = np.memmap(folder / "tokens.bin", dtype="int32", mode="r")
         self.bounds = np.load(folder / "bounds.npy", mmap_mode="r")
+        self.digests: np.ndarray = np.load(folder / "digests.npy")  # of the documents
         self.texts = folder / "texts.jsonl"
 
     def _encode(self, pairs: Pairs, tokenizer: Tokenizer, folder: Path, source_len: int, target_len: int) -> None:
-        bounds = [0]
+        bounds, digests = [0], []
         with (folder / "tokens.bin").open("wb") as file, (folder / "texts.jsonl").open("w") as texts:
-            for text, summary in progress(pairs.read(self.split), f"encoding {self.split}"):
-                source = tokenizer.encode(text, add_special_tokens=False).ids
-                target = tokenizer.encode(summary, add_special_tokens=False).ids
+            for number, row in enumerate(progress(pairs.read(self.split), f"encoding {self.split}"), start=1):
+                source, target = (tokenizer.encode(text, add_special_tokens=False).ids for text in row)
+                if found := {self.begin, self.pad, self.end}.intersection([*source, *target]):
+                    raise UserError(
+                        f"example {number} of {self.split}: the tokenizer reads a word as "
+                        f"'{tokenizer.id_to_token(min(found))}', which ends or pads a text: remove the word"
+                    )
                 if self.ends == "targets":
                     ended = source[:source_len], [*target[: target_len - 1], self.end]
                 else:
@@ -185,10 +195,12 @@ class EncodedPairs(Dataset[dict[str, Tensor | None]]):
                 for ids in (ended[0], [self.begin, *ended[1]]):
                     np.array(ids, dtype="int32").tofile(file)
                     bounds.append(bounds[-1] + len(ids))
-                texts.write(json.dumps([text, summary]) + "\n")
+                texts.write(json.dumps(row) + "\n")
+                digests.append(hashlib.sha256(row[0].encode(errors="surrogatepass")).digest()[:8])
         if len(bounds) == 1:
             raise UserError(f"the {self.split} split has no examples")
         np.save(folder / "bounds.npy", np.array(bounds, dtype=np.int64))
+        np.save(folder / "digests.npy", np.frombuffer(b"".join(digests), dtype=np.uint64))
 
     def __len__(self) -> int:
         return (len(self.bounds) - 1) // 2

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, zip_longest
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -23,6 +23,7 @@ from cab.metric import Metric, mean_over_batches, mean_scores
 from cab.registry.options import Positive
 from cab.task import Batches
 from tasks.bpe import find_tokenizer, tokenizer_data, tokenizer_path, vocabulary_size
+from tasks.files import warn_of_repeats
 from tasks.source import TextTask
 from tasks.sum.data import LEVELS, SEPARATOR, SPECIAL, SPLITS, SUMMARY_WORDS, VERSION, EncodedPairs, find_pairs
 
@@ -107,6 +108,9 @@ class Sum(TextTask):
         lengths = {"source_len": self.source_len, "target_len": self.target_len}
         self.splits = {split: EncodedPairs(pairs, split, self.bpe, **lengths, ends=self.ends) for split in SPLITS}
         self._key = pairs.key
+        numbered = {split: enumerate(each.digests.tolist(), start=1) for split, each in self.splits.items()}
+        documents = {split: [(x, f"document {i} of {split}") for i, x in each] for split, each in numbered.items()}
+        warn_of_repeats("documents", documents)
 
     def fingerprint(self) -> dict[str, Any]:
         sizes = {split: len(pairs) for split, pairs in self.splits.items()}
@@ -213,14 +217,20 @@ def split_sentences(text: str) -> list[str]:
 def rouge(pairs: Iterable[tuple[str, str]]) -> dict[str, float]:
     """Return mean F-scores in percent over (reference, summary) pairs, with and without (:data:`PLAIN`) stemming.
 
-    Words are stemmed (Porter), as published: pyrouge always passes ``-m`` to ROUGE-1.5.5. An empty summary counts as
-    the text ``<empty>``, as published.
+    Words are stemmed, as published: pyrouge always passes ``-m`` to ROUGE-1.5.5, whose stemmer is Porter's algorithm
+    without NLTK's extensions, which rouge-score has. An empty summary counts as the text ``<empty>``, as published.
     """
+    from nltk.stem.porter import PorterStemmer
     from rouge_score.rouge_scorer import RougeScorer
+    from rouge_score.tokenize import tokenize
 
-    logging.getLogger("absl").setLevel(logging.WARNING)  # it logs its tokenizer at every call
+    porter = PorterStemmer(mode=PorterStemmer.ORIGINAL_ALGORITHM)
     scorers = [
-        (names, RougeScorer(list(NAMES.values()), use_stemmer=names != PLAIN)) for names in (tuple(NAMES), PLAIN)
+        (
+            names,
+            RougeScorer(list(NAMES.values()), tokenizer=SimpleNamespace(tokenize=partial(tokenize, stemmer=stemmer))),
+        )
+        for names, stemmer in ((tuple(NAMES), porter), (PLAIN, None))
     ]
     rows = []
     for reference, summary in pairs:

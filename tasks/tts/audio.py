@@ -11,13 +11,14 @@ from types import ModuleType
 
 import numpy as np
 import torch
-from filelock import FileLock
 from torch import Tensor
 
 from cab import UserError
 from cab.errors import first_line
 from cab.files.cache import cache_root, read_bytes, report_waiting
 from cab.files.disk import disk_errors
+from cab.files.locks import locked
+from cab.files.numbers import is_finite
 
 
 @functools.cache
@@ -30,7 +31,7 @@ def compiled_librosa() -> ModuleType:
     folder = Path(os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_root() / "numba")))
     folder.mkdir(parents=True, exist_ok=True)
     title = "compiling librosa, once per machine,"
-    with report_waiting(title), disk_errors(folder), FileLock(folder / "librosa.lock"):
+    with report_waiting(title), disk_errors(folder), locked(folder / "librosa.lock", "which compiles it"):
         import librosa
 
         noise = np.random.default_rng(0).uniform(-1, 1, 8192).astype(np.float32)
@@ -64,29 +65,40 @@ def read_wave(path: Path) -> np.ndarray:
         raise UserError(
             f"{path} is not a wave that can be read ({getattr(error, 'error_string', first_line(error))})"
         ) from None
-    missing = _missing_bytes(content)
-    if missing or len(wave) != expected:
-        raise UserError(
-            f"{path} is cut: {missing or expected - len(wave):,} {'bytes' if missing else 'samples'} are missing"
-        )
+    if fault := _fault(content):
+        raise UserError(f"{path} is damaged: {fault}")
+    if len(wave) != expected:
+        raise UserError(f"{path} is cut: {expected - len(wave):,} samples are missing")
     if rate != RATE or wave.ndim != 1:
         raise UserError(f"{path} has {rate} Hz and shape {wave.shape}; expected {RATE} Hz and one channel")
     if len(wave) < N_FFT:
         raise UserError(f"{path} has {len(wave)} samples, fewer than a window of {N_FFT}")
-    if not np.isfinite(wave).all():
-        raise UserError(f"{path}: sample {np.isfinite(wave).argmin()} is NaN or infinite")
+    if not is_finite(wave).all():
+        raise UserError(f"{path}: sample {is_finite(wave).argmin()} is NaN or infinite")
     return wave
 
 
-def _missing_bytes(content: bytes) -> int:
-    """Return how many bytes a file lacks of the samples that its header announces, which libsndfile ignores."""
-    place, unknown = 12, 2**32 - 1
-    while place + 8 <= len(content):
-        name, size = struct.unpack_from("<4sI", content, place)
-        if name == b"data":
-            return max(0, size - (len(content) - place - 8)) if size != unknown else 0
+def _fault(content: bytes) -> str:
+    """Return what differs between the sizes in a file of chunks and its bytes, which libsndfile ignores."""
+    place, unknown, chunks, frame = 12, 2**32 - 1, dict[bytes, int](), 1
+    while place < len(content):
+        name, size = struct.unpack_from("<4sI", content[place:].ljust(8, b"\0"))
+        if name == b"data" and size == unknown:  # of a stream
+            return ""
+        if not name.isascii() or not name.decode("ascii", "replace").isprintable():
+            return f"{len(content) - place:,} bytes follow after what its header announces"
+        if (missing := place + 8 + size - len(content)) > 0:
+            return f"{missing:,} bytes are missing"
+        if name in chunks and name in (b"data", b"fmt "):
+            return f"it has more than one chunk '{name.decode().strip()}'"
+        frame = struct.unpack_from("<H", content, place + 20)[0] if name == b"fmt " and size >= 16 else frame
+        chunks[name] = size
         place += 8 + size + size % 2
-    return 0
+    (whole,) = struct.unpack_from("<I", content, 4)
+    if whole not in (0, unknown, len(content) - 8, len(content) - 7):  # the last chunk may lack its padding
+        return f"its header announces {whole + 8:,} bytes, it has {len(content):,}"
+    rest = chunks.get(b"data", 0) % max(1, frame)
+    return f"{rest} bytes at the end of its samples are no sample" if rest else ""
 
 
 @functools.cache
@@ -127,7 +139,7 @@ def in_16_bits(wave: np.ndarray) -> np.ndarray:
     """Quantize samples to 16 bits, with clipping to [-1, 1]; a wave that is not finite is returned unchanged."""
     import soundfile
 
-    if not np.isfinite(wave).all():
+    if not is_finite(wave).all():
         return wave
     file = io.BytesIO()
     soundfile.write(file, wave, RATE, format="WAV", subtype="PCM_16")
@@ -146,7 +158,7 @@ def griffin_lim(mel: np.ndarray, *, iterations: int) -> np.ndarray:
     Frames that are not finite give a wave of NaN.
     """
     spectrum = np.maximum(_inverse_filters() @ np.exp(mel.T.astype(np.float64)), 0.0).astype(np.float32)
-    if not np.isfinite(spectrum).all():
+    if not is_finite(spectrum).all():
         return np.full(HOP * len(mel), np.nan, dtype=np.float32)
     wave = compiled_librosa().griffinlim(
         spectrum, n_iter=iterations, hop_length=HOP, win_length=WINDOW, n_fft=N_FFT, momentum=0.0, random_state=0

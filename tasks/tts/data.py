@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,9 +17,9 @@ from torch.utils.data import Dataset
 
 from cab import UserError
 from cab.files.cache import checksums, digest_of, prepared, progress
-from tasks.files import find_data, read_lines
+from tasks.files import read_lines, warn_of_left_out, warn_of_repeats
 from tasks.tts.audio import HOP, NUM_MELS, RATE, features, read_wave
-from tasks.tts.phonemes import ALIGNED, END, PAD, WRITTEN, read_phones, written_tokens
+from tasks.tts.phonemes import ALIGNED, END, PAD, WRITTEN, read_phones, unspoken, written_tokens
 from tasks.tts.synthetic import generate_utterance, written_form
 
 T = TypeVar("T")
@@ -59,6 +59,8 @@ class Utterance:
 def read_metadata(folder: Path) -> list[tuple[str, str]]:
     """Read (clip, normalized text) from each line of metadata.csv, in which quotes are literal."""
     path = folder / "metadata.csv"
+    if not path.is_file():
+        raise UserError(f"{path} is missing; write a line id|text|normalized text for each file wavs/<id>.wav")
     clips, earlier = [], dict[str, int]()
     for number, line in read_lines(path):
         parts = line.split("|")
@@ -67,26 +69,29 @@ def read_metadata(folder: Path) -> list[tuple[str, str]]:
         if parts[0] in earlier:
             raise UserError(f"{path}, line {number}: the clip {parts[0]} is that of line {earlier[parts[0]]} again")
         earlier[parts[0]] = number
+        if character := unspoken(parts[2]):
+            raise UserError(
+                f"{path}, line {number}, clip {parts[0]}: the character '{character}' of '{parts[2]:.60}' has no "
+                "phonemes; write it as a word, or remove it"
+            )
         if not (folder / "wavs" / f"{parts[0]}.wav").is_file():
-            raise UserError(f"{path}, line {number}: wavs/{parts[0]}.wav is missing")
+            raise UserError(f"{path}, line {number}: wavs/{parts[0]}.wav is missing; add it, or remove the line")
         clips.append((parts[0], parts[2]))
     if not clips:
         raise UserError(f"{path} is empty")
     return clips
 
 
-def read_ljspeech(
-    data_root: Path | None, *, num_held_out: int = 0, as_fairseq: bool = False
+def read_clips(
+    folder: Path, split_names: Callable[[list[str]], dict[str, list[str]]], *, as_fairseq: bool = False
 ) -> tuple[dict[str, list[Utterance]], dict[str, Any]]:
-    """Read the utterances of each split, with features from the cache if available; also return an identifier.
+    """Read the utterances of each split of a folder like LJSpeech's, from the cache if available; also an identifier.
 
-    Alignments are read if there is a TextGrid for every clip; without any, the utterances have none. The splits are
-    those of :func:`split_by_chapter`, or with ``num_held_out`` of :func:`split_at_end`.
+    Alignments are read if there is a TextGrid for every clip; without any, the utterances have none.
     """
-    folder = find_data("ljspeech", data_root, "metadata.csv").parent
     metadata = read_metadata(folder)
     names = [clip for clip, _ in metadata]
-    splits = split_at_end(names, num_held_out) if num_held_out else split_by_chapter(names)
+    splits = split_names(names)
     for split, clips in splits.items():  # before features are computed
         if not clips:
             raise UserError(
@@ -99,8 +104,12 @@ def read_ljspeech(
     if aligned and len(aligned) < len(grids):
         lacking = metadata[grids.index(None)][0]
         raise UserError(f"{folder}/TextGrid has alignments of some clips but not of {lacking}")
-    method = _method(as_fairseq=as_fairseq)
-    key = {"metadata": metadata, "waves": checksums(waves), "alignments": checksums(aligned), "reader": 2, **method}
+    for kind, paths in (("wavs", waves), ("TextGrid", aligned)):
+        warn_of_left_out(folder / kind, paths)
+    method, sums = _method(as_fairseq=as_fairseq), checksums(waves)
+    contents = dict(zip(names, sums.values(), strict=True))
+    warn_of_repeats("waves", {split: [(contents[clip], clip) for clip in clips] for split, clips in splits.items()})
+    key = {"metadata": metadata, "waves": sums, "alignments": checksums(aligned), "reader": 3, **method}
 
     def utterances() -> Iterator[Utterance]:
         for (clip, text), wave, grid in zip(progress(metadata, "features"), waves, grids, strict=True):

@@ -15,6 +15,7 @@ import torch
 from scipy.fft import dct
 from torch import Tensor
 
+from cab.files.numbers import is_finite
 from cab.metric import mean_over_batches
 from tasks.tts.audio import RATE, compiled_librosa
 
@@ -63,7 +64,7 @@ def path_costs(
     synthesized: np.ndarray, target: np.ndarray, *, over: Literal["synthesized", "target"] = "synthesized"
 ) -> Costs:
     """Return the path costs between two waves, with the frames of one side; NaN if the first is not finite."""
-    if not np.isfinite(synthesized).all():
+    if not is_finite(synthesized).all():
         return dict.fromkeys(("mcd", "msd"), (math.nan, 1))
     a, b = log_mel_power(synthesized), log_mel_power(target)
     frames = len(a if over == "synthesized" else b)

@@ -15,7 +15,7 @@ from torch import Tensor
 from backbones.transformer_tts import TransformerTTS
 from cab import Attention, Pattern, UserError, build_backbone
 from cab.backbone_protocols import StepSynthesizer, missing_call
-from cab.records.files import weights_path
+from cab.records.files import kept_weights
 from cab.records.record import Record, Status
 from cab.registry.registries import BACKBONES
 from cab.results.normalization import SOFTMAX_VARIANTS
@@ -37,12 +37,9 @@ def load_teacher(record_path: Path) -> tuple[Record, TransformerTTS]:
     cross = attention["name"] if config["pattern"] == "CC" else cross
     if cross not in SOFTMAX_VARIANTS:
         raise UserError(f"{record_path}: the cross attention '{cross}' is not softmax attention; use another result")
-    weights = weights_path(record_path.parent, record_path.stem)
-    if not weights.exists():
-        raise UserError(f"{record_path}: the weights are missing; run the cell again with force=true")
     options = {name: value for name, value in config["backbone"].items() if name != "name"}
     backbone = build_backbone(name, attention=attention, pattern=config["pattern"], other_attention=other, **options)
-    load_network(backbone, weights)
+    load_network(backbone, kept_weights(record_path))
     return record, cast(TransformerTTS, backbone.eval())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+import unicodedata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,10 @@ ALIGNED = {token: number for number, token in enumerate(SPECIAL + ARPABET + SILE
 """Tokens of forced alignments: 76, as FastSpeech 2's published parameter counts imply."""
 WRITTEN = {token: number for number, token in enumerate([*SPECIAL, *ARPABET, WORD_SPACE, *PUNCTUATION])}
 """Tokens of written text: 80, as Transformer-TTS's published parameter counts imply."""
+
+SILENT = "'\"()[]{}-"
+"""Marks without a sound."""
+_ASCII = str.maketrans("‘’“”„«»–—‐‑", '\'\'"""""----')
 
 _RULES = [
     ("tion", "SH AH0 N"), ("ough", "AO1"), ("eigh", "EY1"), ("igh", "AY1"), ("tch", "CH"), ("sch", "S K"),
@@ -51,7 +56,7 @@ def pronounce(word: str) -> list[str]:
     A missing possessive or hyphenated word is composed from known parts. Rules apply from the left, longest match
     first; a final silent e is dropped.
     """
-    word = word.lower().replace("’", "'").strip("'")
+    word = without_accents(word).lower().strip("'")
     entries = _dictionary().get(word)
     if entries:
         return entries[0]
@@ -70,10 +75,30 @@ def pronounce(word: str) -> list[str]:
     return phonemes
 
 
+def without_accents(text: str) -> str:
+    """Return the text in ASCII as far as Unicode decomposes it: ligatures, superscripts, and letters with accents."""
+    decomposed = unicodedata.normalize("NFKD", text.translate(_ASCII))
+    return "".join(character for character in decomposed if not unicodedata.combining(character))
+
+
+def unspoken(text: str) -> str:
+    """Return the first character that has a sound and no phonemes, such as a digit; empty if every one is known."""
+    found = re.search(rf"[^A-Za-z\s{re.escape(''.join(PUNCTUATION) + SILENT)}]", without_accents(text))
+    return found[0] if found else ""
+
+
 def written_tokens(text: str) -> list[str]:
-    """Return the phonemes of normalized text with ``|`` between words and punctuation; other marks are dropped."""
+    """Return the phonemes of normalized text with ``|`` between words and punctuation; silent marks are dropped.
+
+    Raises:
+        UserError: a character has no phonemes: the wave says what the text would not.
+    """
+    if character := unspoken(text):
+        raise UserError(
+            f"the character '{character}' of '{text:.60}' has no phonemes; write it as a word, or remove it"
+        )
     tokens: list[str] = []
-    for piece in re.findall(r"[A-Za-zÀ-ÿ'’-]+|[,.!?;:]", text):
+    for piece in re.findall(r"[A-Za-z'-]+|[,.!?;:]", without_accents(text)):
         if piece in PUNCTUATION:
             tokens.append(piece)
             continue
@@ -94,12 +119,13 @@ class Phone(NamedTuple):
     end: float
 
 
-_SIZE = re.compile(r"^size\s*=\s*(\d+)\s*$", re.MULTILINE)
+_SIZE = re.compile(r"^size\s*=\s*(\d{1,9})\s*$", re.MULTILINE)
 _TIER = re.compile(
     r'class\s*=\s*"IntervalTier"\s*name\s*=\s*"(?P<name>[^"]*)"\s*xmin\s*=\s*(?P<start>\S+)\s*xmax\s*=\s*(?P<end>\S+)'
-    r"\s*intervals\s*:\s*size\s*=\s*(?P<size>\d+)"
+    r"\s*intervals\s*:\s*size\s*=\s*(?P<size>\d{1,9})\b"
 )
 _ITEM = re.compile(r"item\s*\[\d+\]\s*:")
+_NUMBER = re.compile(r"^\s*intervals\s*\[(\d+)\]", re.MULTILINE)
 _INTERVAL = re.compile(
     r"intervals\s*\[\d+\]\s*:?\s*xmin\s*=\s*(?P<start>\S+)\s*xmax\s*=\s*(?P<end>\S+)"
     r'\s*text\s*=\s*"(?P<text>(?:[^"]|"")*)"'
@@ -118,24 +144,28 @@ def read_phones(path: Path) -> tuple[list[Phone], float]:
     def where(place: int) -> str:
         return f"{path}, line {1 + text.count(chr(10), 0, place)}"
 
-    tiers = [tier for tier in _TIER.finditer(text) if tier["name"] == "phones"]
-    if len(tiers) != 1:
-        raise UserError(f"{path} has {len(tiers)} tiers 'phones' in TextGrid's long form; one is needed")
-    [tier], items, size = tiers, [item.start() for item in _ITEM.finditer(text)], _SIZE.search(text)
+    tiers = list(_TIER.finditer(text))
+    if (count := sum(tier["name"] == "phones" for tier in tiers)) != 1:
+        raise UserError(f"{path} has {count} tiers 'phones' in TextGrid's long form; one is needed")
+    items, size = [item.start() for item in _ITEM.finditer(text)], _SIZE.search(text)
     if size is None or int(size[1]) != len(items):
         raise UserError(
             f"{path} has {len(items)} tiers, its header gives {size and size[1]}: it is incomplete or damaged"
         )
-    stop = min((item for item in items if item > tier.end()), default=len(text))
-    intervals = list(_INTERVAL.finditer(text, tier.end(), stop))
-    if len(intervals) != int(tier["size"]):
-        raise UserError(
-            f"{where(tier.start())}: the tier 'phones' has {len(intervals)} intervals instead of {tier['size']}: "
-            "it is incomplete or damaged"
-        )
+    of_tier = {}
+    for tier in tiers:
+        stop = min((item for item in items if item > tier.end()), default=len(text))
+        intervals = of_tier[tier["name"]] = list(_INTERVAL.finditer(text, tier.end(), stop))
+        numbers = [int(number[1][:9]) for number in _NUMBER.finditer(text, tier.end(), stop)]
+        if len(intervals) != int(tier["size"]) or numbers != [*range(1, len(intervals) + 1)]:
+            raise UserError(
+                f"{where(tier.start())}: the tier '{tier['name']}' has {len(intervals)} intervals instead of "
+                f"{tier['size']}, or others than 1 to {tier['size']}: it is incomplete or damaged"
+            )
+    [tier] = (tier for tier in tiers if tier["name"] == "phones")
     begin, end = (_seconds(where(tier.start(name)), tier[name]) for name in ("start", "end"))
     phones, before = [], begin
-    for interval in intervals:
+    for interval in of_tier["phones"]:
         name = interval["text"].strip() or "sil"
         if name not in ALIGNED or name in SPECIAL:
             known = "ARPAbet with stress, sil, sp and spn are known"

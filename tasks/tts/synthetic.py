@@ -9,7 +9,7 @@ An utterance starts with a key: eight vowels in random order, each with the voic
 * ``again``, the remaining 14: the voice of three (``S``), six (``SH``) or nine steps before (``Z``); two steps three
   apart are repeated in either order, so that one of the two is always dark.
 
-docs/reference/tasks/tts.md explains what each kind of step requires.
+docs/reference/tasks.md explains what each kind of step requires.
 """
 
 from __future__ import annotations

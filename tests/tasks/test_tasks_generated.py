@@ -19,7 +19,6 @@ from tasks.lra.rows import Source
 from tasks.lra.text import generated_pairs, generated_reviews
 from tasks.lstf.synthetic import synthetic_series
 from tasks.mlm.task import generate_book as generate_pages
-from tasks.needle.task import Haystacks
 from tasks.pcc.synthetic import generate_shape
 from tasks.sr.data import render
 from tasks.sum.data import generate_pair
@@ -51,7 +50,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "mlm": lambda: [generate_pages(i, names=names) for i in range(4) for names in (16, 32)],
     "sum": lambda: [generate_pair(i) for i in range(20)],
     "glue": lambda: [generate_pairs("dev"), NAMES],
-    "needle": lambda: [x.tolist() for x in Haystacks("train", 20, 40, 4).__getitems__([*range(20)])],
     "listops": lambda: examples(generated_trees(Shape(4, 5, 5, 40), COUNTS)),
     "text": lambda: examples(generated_reviews(128, COUNTS)),
     "retrieval": lambda: examples(generated_pairs(32, COUNTS)),
@@ -67,7 +65,6 @@ EXPECTED = {
     "mlm": "d720233543425e02",
     "sum": "1cb85fa6abf4a684",
     "glue": "3969ae4155b6901f",
-    "needle": "7e0d7cd25f92d0fe",
     "listops": "89ff5574bcfe7d36",
     "text": "5446e238abe0d125",
     "retrieval": "ee0df6e965bda3f4",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import bz2
 import dataclasses
 import errno
 import gzip
 import hashlib
+import io
 import json
 import os
 import shutil
 import tarfile
 import threading
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +86,10 @@ def test_a_bad_day_of_a_host_is_one_line(trouble: dict[str, Any], words: str, ho
 FILES = {"top/metadata.csv": b"a|b|c\n", "top/wavs/1.wav": CONTENT}
 
 
+def plain_tar(files: dict[str, bytes]) -> bytes:
+    return bz2.decompress(tar_of(files))
+
+
 def with_changed_byte(archive: bytes) -> bytes:
     place = archive.index(b"top/wavs/1.wav") + 20
     return archive[:place] + bytes([archive[place] ^ 1]) + archive[place + 1 :]
@@ -97,6 +104,13 @@ def with_changed_byte(archive: bytes) -> bytes:
         (tar_of(FILES, link="x", kind=tarfile.CHRTYPE), "damaged or unsafe .*special"),
         (zip_of(FILES)[:-30], "damaged or unsafe"),
         (with_changed_byte(zip_of(FILES)), "damaged or unsafe"),
+        (zip_of(FILES) + zip_of(FILES), "has no end, or bytes before or after its members"),
+        (b"more" + zip_of(FILES), "has no end, or bytes before or after its members"),
+        (plain_tar(FILES)[:1024], "has no end, or bytes before or after its members"),  # between two members
+        (plain_tar(FILES)[:1700], "damaged or unsafe .*unexpected end of data"),
+        (plain_tar(FILES) + plain_tar(FILES), "has no end, or bytes before or after its members"),
+        (gzip.compress(plain_tar(FILES)[:1024], mtime=0), "has no end, or bytes before or after its members"),
+        (tar_of(FILES)[:-9], "damaged or unsafe"),
     ],
 )
 def test_a_damaged_or_unsafe_archive_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
@@ -105,6 +119,30 @@ def test_a_damaged_or_unsafe_archive_is_refused(content: bytes, words: str, tmp_
         unpack(tmp_path / "archive", tmp_path / "unpacked")
     assert "\n" not in str(error.value)
     assert not any("outside" in name or name == "etc/passwd" for name in files_below(tmp_path))
+
+
+def repeated(form: str) -> bytes:
+    content, name = io.BytesIO(), "a/1.txt"
+    if form == "zip":
+        with zipfile.ZipFile(content, "w") as members:
+            members.writestr(name, "one")
+            with pytest.warns(UserWarning, match="Duplicate name"):
+                members.writestr(name, "two")
+    else:
+        with tarfile.open(fileobj=content, mode="w") as files:
+            for text in (b"one", b"two"):
+                about = tarfile.TarInfo(name)
+                about.size = len(text)
+                files.addfile(about, io.BytesIO(text))
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("form", ["zip", "tar"])
+def test_members_with_one_name_are_named(form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "archive").write_bytes(repeated(form))
+    unpack(tmp_path / "archive", tmp_path / "unpacked")
+    assert (tmp_path / "unpacked/a/1.txt").read_text() == "two"
+    assert caplog.messages == ["archive contains a/1.txt more than once; the last one is used"]
 
 
 @pytest.fixture

@@ -101,14 +101,17 @@ def test_metrics_by_hand() -> None:
     assert f1(np.zeros(4), np.zeros(4)) == 0.0
 
 
-def test_mnli_has_two_dev_files(tmp_path: Path) -> None:
+def test_mnli_has_two_dev_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "glue/MNLI"
-    folder.mkdir(parents=True)
+    for name in ("original/sts-train.tsv", "dev_ids.tsv", "test_matched.tsv"):  # of official folders
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("")
     table(folder, "mnli", *[f"{MNLI}\tneutral"] * 3, f"{MNLI}\tentailment")
     dev = [f"{MNLI}{4 * chr(9)}\t{label}" for label in ("neutral", "contradiction")]
     table(folder, "mnli", *dev, file="dev_matched")
     table(folder, "mnli", *[dev[0]] * 2, file="dev_mismatched")
     task = ready("mnli", tmp_path, validation_fraction=0.0)
+    assert "left out" not in caplog.text
     assert [metric.name for metric in task.metrics] == ["accuracy", "accuracy_mm"]
     assert task.backbone_options("")["num_classes"] == 3
     assert task.evaluate(Constant(0.0, 1.0, 0.0), in_order) == {"accuracy": 0.5, "accuracy_mm": 1.0}

@@ -187,6 +187,18 @@ def refused(dataset: str, root: Path | None, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(("row", "value"), [(7, "1e200"), (16_000, "1e39"), (16_000, "1e308")])
+def test_a_value_too_large_to_be_standardized_is_named(row: int, value: str, tmp_path: Path) -> None:
+    """A deviation that overflows would make its channel constant; a value that overflows float32 is infinite."""
+    write(tmp_path / "ETTh1.csv", ETT, 17_420)
+    lines = (tmp_path / "ETTh1.csv").read_text().splitlines()
+    cells = lines[row - 1].split(",")
+    cells[2] = value
+    (tmp_path / "ETTh1.csv").write_text("\n".join([*lines[: row - 1], ",".join(cells), *lines[row:], ""]))
+    with pytest.raises(UserError, match=rf"line {row:d}, column '{ETT[1]}': '.*' is too large to be standardized"):
+        read_series("etth1", tmp_path)
+
+
 def test_a_constant_channel_is_only_centered() -> None:
     """Its deviation is not 0, but the rounding error of its mean."""
     values = np.full((2000, 2), 14.62)
@@ -216,3 +228,51 @@ def test_tables_of_other_tools_are_named(change: Callable[[str], str], message: 
     header = ",".join(["date", *ETT])
     (tmp_path / "ETTh1.csv").write_text(change(edited(1, header)))
     refused("etth1", tmp_path, r"ETTh1\.csv.*" + message)
+
+
+def own(folder: Path, **options: object) -> LSTF:
+    """Task on ``power.csv``: 40 rows, half an hour apart."""
+    dates = pd.date_range("2020-01-01", periods=40, freq="30min")
+    table = pd.DataFrame({"load": range(40), "time": dates, "heat": 2.0, "wind": [row**2 for row in range(40)]})
+    if "change" in options:
+        column, _, value = str(options.pop("change")).partition("=")
+        table = table.astype({column: str})
+        table.loc[20, column] = value
+    table.to_csv(folder / "power.csv", index=False)
+    sizes = {"seq_len": 3, "label_len": 2, "pred_len": 1}
+    source = {"source": str(folder / "power.csv"), "source_date": "time", **options}
+    task = LSTF(dataset="my_power", **sizes, **source)  # type: ignore[arg-type]
+    task.check()
+    task.setup(None)
+    return task
+
+
+def test_a_series_of_a_user_has_its_columns_split_and_interval(tmp_path: Path) -> None:
+    task = own(tmp_path, source_target="load", source_columns=["wind"], source_split=[0.5, 0.25, 0.25])
+    assert task.series.split == (20, 10, 10)
+    assert task.series.steps_per_day == 48
+    np.testing.assert_array_equal(task.series.values, [[row**2, row] for row in range(40)])
+    assert {name: len(windows) for name, windows in task.splits.items()} == {"train": 17, "validation": 10, "test": 10}
+    assert own(tmp_path).series.values.shape == (40, 3)
+    first, other = (own(tmp_path, source_target=name).fingerprint() for name in ("load", "heat"))
+    assert first["sha256"] == other["sha256"]
+    assert first != other
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"source_target": "lod"}, r"power.csv has no column 'lod' \(columns: load, time, heat, wind\)"),
+        ({"source_date": "date"}, "has no column 'date'"),
+        ({"source_split": [0.5, 0.5, 0.5]}, "positive shares with sum 1"),
+        ({"source_split": [0.98, 0.01, 0.01]}, "shorter than one window"),
+        ({"change": "load=much"}, "line 22, column 'load': 'much' is not a finite number"),
+        ({"change": "time=2020-01-01 10:01:00"}, "line 22, column 'time': .* is not 30 minutes after"),
+        ({"change": "load=1e308"}, "line 22, column 'load': '.*' is too large to be standardized"),
+        ({"source_split": [0.01, 0.01, 0.98]}, "40 rows are too few for a split"),
+        ({"source": "none.csv"}, "task.source=none.csv: there is no such file"),
+    ],
+)
+def test_a_mistake_in_a_series_of_a_user_is_named(options: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        own(tmp_path, **options)

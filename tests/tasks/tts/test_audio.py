@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
 
+from cab import UserError
 from tasks.tts.audio import HOP, N_FFT, RATE, features, griffin_lim, mel_filters
-from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN, pronounce, written_tokens
+from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN, pronounce, unspoken, written_tokens
 
 
 def tone(seconds: float = 0.4, pitch: float = 180.0) -> np.ndarray:
@@ -56,3 +58,18 @@ def test_text_becomes_phonemes() -> None:
         assert pronounce(word)
         assert set(pronounce(word)) <= set(ARPABET)
     assert pronounce("blorptastique's")[-1] == "Z"
+
+
+@pytest.mark.parametrize(
+    "text", ["born in 1963", "cats & dogs", "50% of it", "COVID-19", "m² of land", "Straße", "a/b"]
+)
+def test_a_character_without_phonemes_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=re.escape(f"the character '{unspoken(text)}' of '{text}' has no phonemes")):
+        written_tokens(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"), [("ﬁnd", "find"), ("café", "cafe"), ("“Yes” – (no)", "Yes no"), ("don’t", "don't")]
+)
+def test_letters_in_other_forms_have_phonemes(text: str, same: str) -> None:
+    assert written_tokens(text) == written_tokens(same)

@@ -16,7 +16,7 @@ from cab import UserError, build_backbone
 from cab.cli.main import main
 from cab.records.files import weights_path
 from tasks.tts.audio import HOP, RATE, features, griffin_lim, read_wave
-from tasks.tts.data import Scale, Utterance, read_ljspeech, split_at_end, split_by_chapter
+from tasks.tts.data import Scale, Utterance, read_clips, split_at_end, split_by_chapter
 from tasks.tts.distortion import distortions, log_mel_power, path_costs
 from tasks.tts.durations import aligned_tokens, attended_durations
 from tasks.tts.phonemes import ALIGNED, PUNCTUATION, WRITTEN, read_phones, written_tokens
@@ -53,7 +53,7 @@ def ready(folder: Path | None, **options: Any) -> TTS:
 
 
 def test_durations_are_rounded_frame_differences(tmp_path: Path) -> None:
-    splits, about = read_ljspeech(write_ljspeech(tmp_path), num_held_out=2)
+    splits, about = read_clips(write_ljspeech(tmp_path) / "tts", lambda names: split_at_end(names, 2))
     utterances = splits["train"]
     assert about["alignments"] == 8
     frames = [round(t * RATE / HOP) for t in (0.05, 0.1, 0.21, 0.28)]
@@ -104,7 +104,7 @@ def test_a_split_without_clips_is_found_before_features_are_computed(
     monkeypatch.setattr("tasks.tts.data.checksums", None)
     folder = write_ljspeech(tmp_path)
     with pytest.raises(UserError, match=r"train split of ljspeech has no clips: .* set task.num_held_out=N"):
-        read_ljspeech(folder)
+        read_clips(folder / "tts", split_by_chapter)
 
 
 SIZES = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "encoder_layers": 1, "decoder_layers": 1}
@@ -201,7 +201,7 @@ def test_durations_of_a_teacher(tmp_path: Path) -> None:
     assert "pitch_range" in task.backbone_options("fastspeech2")
     assert task.fingerprint()["teacher"] == record.stem
     weights_path(record.parent, record.stem).unlink()
-    with pytest.raises(UserError, match="the weights are missing"):
+    with pytest.raises(UserError, match="has no weights at"):
         ready(folder, teacher=str(record))
 
 
@@ -269,7 +269,7 @@ def repeat_clip(folder: Path) -> None:
         (put(np.stack([tone(), tone()], axis=1)), r"LJ001-0002\.wav has 22050 Hz and shape"),
         (put(tone()[:100]), r"LJ001-0002\.wav has 100 samples"),
         (put(np.append(tone(), np.nan), subtype="FLOAT"), r"LJ001-0002\.wav: sample \d+ is NaN"),
-        (lambda folder: cut(folder / WAVE, 5000), r"LJ001-0002\.wav is cut: [\d,]+ bytes are missing"),
+        (lambda folder: cut(folder / WAVE, 5000), r"LJ001-0002\.wav is damaged: [\d,]+ bytes are missing"),
         (put(tone(1.0)), r"LJ001-0002\.TextGrid is of 0\.34 s, but its wave has 1\.\d+ s"),
         (lambda folder: (folder / WAVE).write_bytes(b""), r"LJ001-0002\.wav is not a wave"),
         (repeat_clip, r"metadata\.csv, line 9: the clip LJ001-0000 is that of line 1 again"),

@@ -1,1 +1,0 @@
-"""Needle: retrieval of facts from a haystack by depth, also at longer lengths than in training."""
