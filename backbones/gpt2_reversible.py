@@ -6,12 +6,13 @@ from functools import partial
 from typing import Any
 
 from backbones.gpt2 import GPT2
-from backbones.layers.reversible import ReversibleLayer, ReversibleStack
+from backbones.layers.branches import BranchLayer
+from backbones.layers.reversible import ReversibleStack
 from backbones.layers.transformer import LayerStack, ResidualKind, stack
 from cab import UserError, register_backbone
 
 
-@register_backbone("gpt2_reversible", paper="Kitaev et al. 2020", tasks={"lm": "CS", "needle": "CS"})
+@register_backbone("gpt2_reversible", paper="Kitaev et al. 2020", tasks={"lm": "CS"})
 class ReversibleGPT2(GPT2):
     """GPT-2 with two streams, whose activation memory barely grows with depth (:mod:`backbones.layers.reversible`).
 
@@ -28,4 +29,4 @@ class ReversibleGPT2(GPT2):
             raise UserError(
                 "gpt2_reversible alternates attention and feed-forward layers: set feed_forward=plain or glu"
             )
-        return stack(num_layers, partial(ReversibleLayer, *arguments, **options), ReversibleStack)
+        return stack(num_layers, partial(BranchLayer, *arguments, **options), ReversibleStack)

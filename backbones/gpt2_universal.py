@@ -27,7 +27,7 @@ class RepeatedLayer(LayerStack):
         return super().executions() * self.count
 
 
-@register_backbone("gpt2_universal", paper="Dehghani et al. 2019", tasks={"lm": "CS", "needle": "CS"})
+@register_backbone("gpt2_universal", paper="Dehghani et al. 2019", tasks={"lm": "CS"})
 class UniversalGPT2(GPT2):
     """GPT-2 whose ``num_layers`` layers are one layer, with position and step vectors added before each step.
 
@@ -70,7 +70,7 @@ class UniversalGPT2(GPT2):
         return x, state.after(tuple(after), x.shape[1], padding_mask)
 
 
-@register_backbone("gpt2_act", paper="Dehghani et al. 2019", tasks={"lm": "CS", "needle": "CS"})
+@register_backbone("gpt2_act", paper="Dehghani et al. 2019", tasks={"lm": "CS"})
 class AdaptiveGPT2(UniversalGPT2):
     """Universal GPT-2 with adaptive computation time: each token halts after at most ``num_layers`` steps.
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from backbones.gpt2 import GPT2
-from backbones.layers.transformer import LayerStack
+from backbones.layers.branches import BranchLayer
+from backbones.layers.depth import DepthStack
+from backbones.layers.transformer import LayerStack, stack
 from cab import UserError, register_backbone
 from cab.backbone import AttentionFactory
+from cab.registry.options import Positive
 
 
 @register_backbone("llama", paper="Touvron et al. 2023", tasks={"lm": "CS", "mlm": "NS"})
@@ -31,6 +35,8 @@ class Llama(GPT2):
         init_std: draw tables and all linear weights, attentions included, from N(0, init_std^2), as released (0.02) and
             in flash-linear-attention. Biases keep their values. By default, tables are drawn from N(0, 1 / embed_dim),
             SwiGLUs are Xavier uniform, and attentions use their own initialization.
+        depth_block: replace residual sums by attention over depth, with a source per ``depth_block`` branches (1 in
+            the full form of Attention Residuals, arXiv:2603.15031); None: residual sums.
         checkpoint_activations: recompute layers in the backward pass instead of storing their activations.
     """
 
@@ -49,8 +55,10 @@ class Llama(GPT2):
         attention_dropout: float = 0.0,
         tied: bool = False,
         init_std: float | None = None,
+        depth_block: Positive | None = None,
         checkpoint_activations: bool = False,
     ) -> None:
+        self.depth_block = depth_block
         super().__init__(
             make_attention=make_attention,
             vocab_size=vocab_size,
@@ -80,7 +88,11 @@ class Llama(GPT2):
         make_attention = arguments[0]
         if make_attention.pattern.is_cross:
             raise UserError(f"backbone 'llama' has no layer with pattern {make_attention.pattern} (supported: NS CS)")
-        return super().make_layers(num_layers, make_attention, make_attention.pattern, **options)
+        arguments = (make_attention, make_attention.pattern)
+        if self.depth_block is None:
+            return super().make_layers(num_layers, *arguments, **options)
+        kind = partial(DepthStack, embed_dim=options["embed_dim"], block_size=self.depth_block)
+        return stack(num_layers, partial(BranchLayer, *arguments, **options), kind)
 
     @property
     def output_weight(self) -> Tensor:

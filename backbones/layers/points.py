@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from cab.kernels import Backend, Operation
 
 NEAR_ORIGIN = 1e-3
 """Squared distance from the origin at or below which pointnet2_ops ignores points."""
 MOST_POINTS = 2**14
 """Number of points that the Triton kernel can hold."""
-HAS_TRITON = find_spec("triton") is not None
 
 
 @torch.no_grad()
@@ -30,6 +29,33 @@ def farthest_points(points: Tensor, count: int) -> Tensor:
     return _operator(points, count) if torch.compiler.is_compiling() else _farthest_points(points, count)
 
 
+def _by_steps(points: Tensor, chosen: Tensor, distance: Tensor) -> None:
+    """Choose the points after the first one.
+
+    Args:
+        points: [B, N, 3], float32.
+        chosen: indices [B, count], of which the first N, but not the first one, are set.
+        distance: of each point from the chosen ones, [B, N]; negative if it is never chosen.
+    """
+    for i in range(1, min(chosen.shape[1], points.shape[1])):
+        last = points.gather(1, chosen[:, i - 1, None, None].expand(-1, 1, 3))
+        distance = torch.minimum(distance, (points - last).square().sum(dim=-1))
+        chosen[:, i] = distance.argmax(dim=1)
+
+
+def _by_kernel(points: Tensor, chosen: Tensor, _distance: Tensor) -> None:
+    from backbones.layers.triton_kernels import choose_farthest
+
+    choose_farthest(points, chosen, NEAR_ORIGIN)
+
+
+def _refuses(points: Tensor, *_: Tensor) -> str | None:
+    return f"more than {MOST_POINTS} points" if points.shape[1] > MOST_POINTS else None
+
+
+choose = Operation("farthest_points", _by_steps, Backend("triton", _by_kernel, package="triton", refuses=_refuses))
+
+
 def _farthest_points(points: Tensor, count: int) -> Tensor:
     batch_size, num_points, _ = points.shape
     points = points.float()
@@ -37,21 +63,8 @@ def _farthest_points(points: Tensor, count: int) -> Tensor:
     distance = torch.full((batch_size, num_points), torch.inf, device=points.device).masked_fill_(skipped, -1.0)
     chosen = torch.zeros(batch_size, count, dtype=torch.long, device=points.device)
     chosen[:, num_points:] = distance.argmax(dim=1, keepdim=True)
-    if uses_triton(points):
-        from backbones.layers.triton_kernels import choose_farthest
-
-        choose_farthest(points, chosen, NEAR_ORIGIN)
-        return chosen
-    for i in range(1, min(count, num_points)):
-        last = points.gather(1, chosen[:, i - 1, None, None].expand(-1, 1, 3))
-        distance = torch.minimum(distance, (points - last).square().sum(dim=-1))
-        chosen[:, i] = distance.argmax(dim=1)
+    choose(points, chosen, distance)
     return chosen
-
-
-def uses_triton(points: Tensor) -> bool:
-    """Return whether the Triton kernel chooses among the points."""
-    return points.is_cuda and HAS_TRITON and points.shape[1] <= MOST_POINTS
 
 
 _operator = torch.library.custom_op("cab::farthest_points", _farthest_points, mutates_args=())

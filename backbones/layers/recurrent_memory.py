@@ -19,7 +19,7 @@ INPUTS, COUNT = "inputs", "count"
 def init_mems(layers: LayerStack, batch_size: int, num_tokens: int, like: Tensor) -> DecodeState:
     """Return an empty memory; ``like`` [..., D] has the device and dtype of the layers' inputs."""
     if type(layers) is not LayerStack:
-        raise UserError("layers that are reversible or repeated remember no tokens; use backbone=gpt2")
+        raise UserError("only plain layers remember tokens: use backbone=gpt2, or llama without depth_block")
     inputs = like.new_zeros(batch_size, len(layers), num_tokens, like.shape[-1])
     return {INPUTS: inputs, COUNT: torch.zeros(batch_size, dtype=torch.long, device=like.device)}
 

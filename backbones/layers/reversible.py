@@ -11,66 +11,26 @@ state and reconstructs all earlier values from the last two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
-from backbones.layers.transformer import LayerStack, States, TransformerLayer, read_attention
-from cab.attention import DecodeState
+from backbones.layers.branches import Branch, BranchStack
 from cab.training import recompute
 
-Branch = Callable[[Tensor], Tensor]
 
-
-class ReversibleLayer(TransformerLayer):
-    """Self attention and feed-forward layer; each call runs one of them, with pre-norm and dropout."""
-
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None, *_: Any, branch: str = "attention") -> Tensor:
-        """Return the output of ``branch`` [B, N, D] for its input stream; ``memory`` and ``mems`` are not supported."""
-        if branch == "attention":
-            y = self.self_attention(self.self_residual.enter(x), query_padding_mask=padding_mask)
-            return self.self_residual.dropout(y)
-        assert self.feed_forward is not None
-        return self.feed_forward_residual.dropout(self.feed_forward(self.feed_forward_residual.enter(x)))
-
-    def read(
-        self, x: Tensor, states: Mapping[str, DecodeState], padding_mask: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, DecodeState]]:
-        """Apply the attention to the next tokens [B, T, D]; return the output and the new state."""
-        y, after = read_attention(self.self_attention, self.self_residual.enter(x), states["self"], padding_mask)
-        return self.self_residual.dropout(y), {"self": after}
-
-
-class ReversibleStack(LayerStack):
+class ReversibleStack(BranchStack):
     """Layers of two streams; the output is the mean of both.
 
     The backward pass holds only the last two values and the activations of one branch. Gradients equal those of
     :func:`couple`, up to rounding in the reconstruction.
     """
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
-        branches: list[Branch] = []
-        for layer in self:
-            branches += [partial(layer, padding_mask=padding_mask), partial(layer, branch="feed_forward")]
+    def join(self, branches: Sequence[Branch], x: Tensor) -> Tensor:
         reconstructs = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         return (couple_reversibly if reconstructs else couple)(branches, x)
-
-    def read(self, x: Tensor, states: States, padding_mask: Tensor | None) -> tuple[Tensor, States]:
-        after: list[Mapping[str, DecodeState]] = []
-
-        def attend(layer: TransformerLayer, state: Mapping[str, DecodeState], x: Tensor) -> Tensor:
-            y, new = layer.read(x, state, padding_mask)
-            after.append(new)
-            return y
-
-        branches: list[Branch] = []
-        for layer, state in zip(self.executions(), states, strict=True):
-            branches += [partial(attend, layer, state), partial(layer, branch="feed_forward")]
-        return couple(branches, x), tuple(after)
 
 
 def couple(branches: Sequence[Branch], x: Tensor) -> Tensor:

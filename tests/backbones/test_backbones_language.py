@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from backbones.layers.tokens import SinusoidalPositions
-from cab import Backbone, UserError, build_backbone
+from cab import Backbone, build_backbone
 from tests.helpers.backbones.language_models import VARIANTS, VOCABULARY, padding, small, tokens
 
 PATTERNS = [("gpt2", "CS"), ("roberta", "NS"), ("transformer", "NS"), ("transformer", "CS"), ("transformer", "CC")]
@@ -184,41 +183,3 @@ def test_initialization() -> None:
     for backbone, bound in ((gpt2.eval(), 1.5), (roberta.eval(), 0.2)):
         loss = F.cross_entropy(backbone(ids).flatten(0, 1), torch.randint(3000, (100,)))
         assert abs(loss.item() - math.log(3000)) < bound
-
-
-# --- what they refuse ----------------------------------------------------------------------------------------------
-
-BAD: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "too long": (lambda ids: ids.repeat(1, 3), r"\(5, \d\d\) is longer than the \d\d learned positions"),
-    "empty batch": (lambda ids: ids[:0], r"batch and length of at least 1, got \(0, \d+\)"),
-    "no batch": (lambda ids: ids[0], r"must be \[batch, length\].* got \(\d+,\)"),
-    "vectors": (lambda ids: ids.float(), r"token ids, int64 or int32, got torch.float32 \(5, \d+\)"),
-    "unknown id": (lambda ids: ids.index_fill(1, torch.tensor([2]), VOCABULARY), r"to 23, the vocabulary has 0 to 22"),
-}
-
-
-@pytest.mark.parametrize("mistake", BAD)
-@pytest.mark.parametrize(("name", "pattern"), PATTERNS[:3])
-def test_mistakes_are_named_with_shapes(name: str, pattern: str, mistake: str) -> None:
-    options = {"positions": "learned", "max_length": 20} if name == "gpt2" else {}
-    backbone = small(name, pattern, **options)
-    inputs, _ = draw_inputs(name)
-    change, message = BAD[mistake]
-    for place in range(len(inputs)):
-        wrong = [change(x) if number == place else x for number, x in enumerate(inputs)]
-        with pytest.raises(UserError, match=message):
-            backbone(*wrong)
-
-
-@pytest.mark.parametrize(("name", "pattern"), PATTERNS[:3])
-def test_masks_that_do_not_fit(name: str, pattern: str) -> None:
-    backbone = small(name, pattern)
-    inputs, masks = draw_inputs(name)
-    for place in range(len(inputs)):
-        for change, message in (
-            (lambda m: m.index_fill(0, torch.tensor([1, 3]), True), r"\[5, \d+\] hides every token of rows \[1, 3\]"),
-            (lambda m: m[:, 1:], r"must be bool \[5, \d+\] .* got torch.bool \[5, \d+\]"),
-        ):
-            wrong: list[Any] = [change(m) if number == place else m for number, m in enumerate(masks)]
-            with pytest.raises(UserError, match=message):
-                run(backbone, inputs, wrong)

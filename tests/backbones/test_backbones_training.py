@@ -22,6 +22,7 @@ from cab.backbone_protocols import (
     PairClassifier,
     PointCompleter,
     Prober,
+    RecurrentLM,
     SequenceClassifier,
     SequenceToSequence,
     StepSynthesizer,
@@ -103,7 +104,7 @@ def answers_loss(backbone: Any) -> Tensor:
 
 
 LOSSES: dict[type, tuple[Loss, dict[str, Any]]] = {  # with what the small data decide of the network
-    TokenLM: (language_loss, {"vocab_size": 50}),
+    **dict.fromkeys((TokenLM, RecurrentLM), (language_loss, {"vocab_size": 50})),
     MaskedLM: (masked_loss, {"vocab_size": 50}),
     SequenceClassifier: (class_loss, {"vocab_size": 50}),
     SequenceToSequence: (summary_loss, {"vocab_size": 50}),

@@ -11,16 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from backbones.fastspeech2 import FastSpeech2, predicted_durations, regulate_length
-from cab import UserError, build_backbone
-
-SMALL = {"num_tokens": 19, "embed_dim": 16, "num_heads": 2, "ffn_dim": 24, "kernel_size": 5}
-SMALL |= {"num_mels": 7, "encoder_layers": 2, "decoder_layers": 1, "num_bins": 12}
+from cab import UserError
+from tests.helpers.backbones.records import RECORDS
 
 
 def fastspeech2(attention: str = "vanilla", **options: Any) -> FastSpeech2:
-    backbone = build_backbone("fastspeech2", attention=attention, pattern="NS", **{**SMALL, **options})
+    backbone = RECORDS["fastspeech2"].build("fastspeech2", attention=attention, **options)
     assert isinstance(backbone, FastSpeech2)
-    return backbone
+    return backbone.train()
 
 
 LENGTHS = (9, 4, 7)
@@ -179,17 +177,3 @@ def test_weights_begin_as_in_fairseq() -> None:
     adaptor = backbone.adaptor
     for table in (backbone.embedding, adaptor.pitch_embedding, adaptor.energy_embedding):
         assert table.weight.std().item() == pytest.approx(64**-0.5, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tokens": torch.full((3, 9), 19)}, "ids from 19 to 19, the vocabulary has 0 to 18"),
-        ({"padding_mask": torch.ones(3, 9, dtype=torch.bool)}, "length zero"),
-        ({"durations": torch.full((3, 9), 134)}, r"\[3, 9\] make 1206 frames, more than the 1200 of max_frames"),
-        ({"pitch": torch.zeros(3, 8)}, r"pitch must be \[3, 9\]"),
-    ],
-)
-def test_mistakes_are_named(change: dict[str, Tensor], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        fastspeech2()(**{**batch(), **change})

@@ -110,6 +110,51 @@ def test_any_attention_decodes_as_in_training(attention: Any) -> None:
     torch.testing.assert_close(network.step(ids[:, 16], state)[0], expected[:, 16])
 
 
+@pytest.mark.parametrize("depth_block", [1, 3, 4])
+def test_depth_attention(depth_block: int) -> None:
+    """Sources are the embedding and sums of branch outputs; in readable form, with gradients and in decoding."""
+    options: dict[str, Any] = {**SIZES, "num_layers": 3, "depth_block": depth_block}
+    network: Any = small("llama", "CS", LLAMA, **options)
+    stack, ids = network.decoder_layers, tokens(2, 9)
+    assert not stack.depth_query.any()
+    assert (stack.depth_norm == 1.0).all()
+    for parameter in (stack.depth_query, stack.depth_norm):
+        nn.init.normal_(parameter)
+    outputs = [network.decoder_embedding(ids, torch.arange(9)[None])]
+
+    def mixed() -> Tensor:
+        sums = [sum(outputs[i : i + depth_block]) for i in range(1, len(outputs), depth_block)]
+        v, place = torch.stack([outputs[0], *sums]), len(outputs) - 1
+        norm = v / (v.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt() * stack.depth_norm[place]
+        return ((norm @ stack.depth_query[place]).softmax(dim=0).unsqueeze(-1) * v).sum(dim=0)
+
+    for layer in stack:
+        outputs.append(layer.self_attention(layer.self_residual.norm(mixed())))
+        outputs.append(layer.feed_forward(layer.feed_forward_residual.norm(mixed())))
+    expected, found = network.predict(network.final_norm(mixed())), network(ids)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    direction, parameters = torch.randn_like(found), list(network.parameters())
+    gradients = [torch.autograd.grad((x * direction).sum(), parameters) for x in (found, expected)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    logits, state = network.prefill(ids[:, :8], network.init_state(2))
+    torch.testing.assert_close(torch.stack([logits, network.step(ids[:, 8], state)[0]], dim=1), expected[:, -2:])
+
+
+def test_depth_attention_is_the_same_with_recomputed_activations() -> None:
+    options: dict[str, Any] = {**SIZES, "depth_block": 1}
+    networks: list[Any] = [
+        small("llama", "CS", LLAMA, checkpoint_activations=x, **options).train() for x in (False, True)
+    ]
+    plain, again = networks
+    again.load_state_dict(plain.state_dict())
+    ids = tokens(2, 9)
+    for network in (plain, again):
+        network(ids).square().sum().backward()
+    for one, other in zip(plain.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
 def test_size_of_the_published_network() -> None:
     """Two tables, and 12 layers of 4 D^2 and 3 * 8/3 D^2 parameters."""
     with without_memory():

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 import torch
-from torch import Tensor
 
 from backbones.layers.points import edge_features, farthest_points, nearest_points, take
 from backbones.pointr import PoinTr
-from cab import UserError, build_backbone
-
-SMALL = {"embed_dim": 12, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "first_samples": 20}
-SMALL |= {"num_proxies": 11, "num_queries": 9, "num_neighbors": 3, "num_proxy_neighbors": 4, "num_global": 16}
-OPTIONS = {"local": {"window_size": 4}, "abc": {"num_landmarks": 4}, "performer": {"num_features": 8}}
+from tests.helpers.backbones.records import RECORDS
 
 
-def pointr(attention: str = "vanilla", pattern: str = "NC", **options: Any) -> PoinTr:
-    spec = {"name": attention, **OPTIONS.get(attention, {})}
-    backbone = build_backbone("pointr", attention=spec, pattern=pattern, **{**SMALL, **options})
+def pointr() -> PoinTr:
+    backbone = RECORDS["pointr"].build("pointr")
     assert isinstance(backbone, PoinTr)
-    return backbone
+    return backbone.train()
 
 
 def test_nearest_points_and_edges_against_a_plain_loop() -> None:
@@ -64,16 +55,3 @@ def test_only_the_first_block_of_a_stack_uses_its_neighbors() -> None:
     used = [block.neighborhood.edges.weight.grad is not None for block in backbone.encoder]
     used += [block.cross_neighborhood.edges.weight.grad is not None for block in backbone.decoder]
     assert used == [True, False, True, False]
-
-
-@pytest.mark.parametrize(
-    ("partial", "message"),
-    [
-        (torch.zeros(2, 30, 4), r"\[batch, points, 3\].*got \[2, 30, 4\]"),
-        (torch.zeros(0, 30, 3), "not empty"),
-        (torch.zeros(2, 19, 3), "fewer points than first_samples 20"),
-    ],
-)
-def test_clouds_that_do_not_fit(partial: Tensor, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        pointr()(partial)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import pytest
 import torch
 from torch.nn import functional as F
 
 from backbones.sr3 import SR3
-from cab import UserError, build_backbone
-
-SMALL = {"image_size": 8, "base_channels": 8, "channel_multipliers": [1, 2], "attention_resolutions": [4]}
-SMALL |= {"num_blocks": 1, "norm_groups": 4}
+from tests.helpers.backbones.records import RECORDS
 
 
-def sr3(attention: str = "vanilla", **options: Any) -> SR3:
-    backbone = build_backbone("sr3", attention=attention, pattern="NS", **{**SMALL, **options})
+def sr3() -> SR3:
+    backbone = RECORDS["sr3"].build("sr3")
     assert isinstance(backbone, SR3)
-    return backbone
+    return backbone.train()
 
 
 def test_the_noise_level_is_encoded_by_sines() -> None:
@@ -40,16 +35,3 @@ def test_pixels_attend_as_tokens() -> None:
     block.attention = kept
     expected = plain + kept(tokens).reshape(2, 3, 5, 16).permute(0, 3, 1, 2)
     torch.testing.assert_close(block(x, level), expected, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("image", "level", "message"),
-    [
-        ((2, 3, 8, 8), 2, r"\[batch, 6, 8, 8\].*got \[2, 3, 8, 8\]"),
-        ((0, 6, 8, 8), 0, "not empty"),
-        ((2, 6, 8, 8), 3, r"noise_level must be \[2\], got \[3\]"),
-    ],
-)
-def test_shapes_that_do_not_fit(image: tuple[int, ...], level: int, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        sr3()(torch.zeros(image), torch.zeros(level))

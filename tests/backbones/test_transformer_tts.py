@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from backbones.transformer_tts import TransformerTTS
-from cab import UserError, build_backbone
+from cab import build_backbone
+from tests.helpers.backbones.records import RECORDS
 
-SMALL = {"num_tokens": 19, "num_mels": 3, "frames_per_step": 2, "embed_dim": 16, "num_heads": 2, "ffn_dim": 24}
-SMALL |= {"encoder_layers": 2, "decoder_layers": 2, "encoder_convs": 2}
-SMALL |= {"prenet_dim": 8, "postnet_dim": 16, "prenet_dropout": 0.0}
 OPTIONS = {"local": {"window_size": 3}, "abc": {"num_landmarks": 4}, "cosformer": {"reweighting_length": 30}}
 OPTIONS |= {"performer": {"num_features": 8}}
 SOURCE, STEPS = (8, 5, 3), (7, 9, 4)
@@ -21,7 +19,9 @@ SOURCE, STEPS = (8, 5, 3), (7, 9, 4)
 
 def tts(attention: str = "vanilla", pattern: str = "CS", **options: Any) -> TransformerTTS:
     spec = {"name": attention, **OPTIONS.get(attention, {})}
-    backbone = build_backbone("transformer_tts", attention=spec, pattern=pattern, **{**SMALL, **options})
+    backbone = build_backbone(
+        "transformer_tts", attention=spec, pattern=pattern, **{**RECORDS["transformer_tts"].options, **options}
+    )
     assert isinstance(backbone, TransformerTTS)
     for name, parameter in backbone.named_parameters():
         if name.endswith(("alpha", "norm.weight", "norm.bias")):
@@ -126,23 +126,6 @@ def test_padding_does_not_enter_the_statistics_of_batch_norm() -> None:
     assert torch.equal(*seen)
     real = first.conv(frames.masked_fill(frame_padding.unsqueeze(-1), 0.0))[~frame_padding]
     torch.testing.assert_close(first.norm.running_mean, 0.1 * real.mean(dim=0), atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("index", "value", "message"),
-    [
-        (0, torch.full((3, 8), 19), "the vocabulary has 0 to 18"),
-        (1, torch.ones(3, 8, dtype=torch.bool), "length zero"),
-        (2, torch.zeros(3, 9, 5), r"\[3, steps, 6\].*got torch.float32 \[3, 9, 5\]"),
-        (2, torch.zeros(3, 9, 6, dtype=torch.long), "floating point"),
-        (3, torch.zeros(3, 8, dtype=torch.bool), "frame_padding"),
-    ],
-)
-def test_mistakes_are_named(index: int, value: Tensor, message: str) -> None:
-    inputs = list(batch())
-    inputs[index] = value
-    with pytest.raises(UserError, match=message):
-        tts()(*inputs)
 
 
 def test_a_beginning_is_heard_as_it_was_said() -> None:
