@@ -25,8 +25,11 @@ def error_at(actual: Tensor, expected: Tensor, floor: float = 0.0) -> Tensor:
 
     The error is divided by the RMS of the expected output at the position, plus the median RMS over all positions,
     plus ``floor``. Neither small outputs at some positions nor large outputs at others hide an error. Non-finite
-    values in one tensor count as infinite error, and in both as none: checks of finite values report those.
+    values in one tensor count as infinite error, and in both as none: checks of finite values report those. Tensors
+    without elements have no error.
     """
+    if not expected.numel():
+        return expected.new_zeros(expected.shape[:-1], dtype=torch.float64)
     actual, expected = actual.detach().double(), expected.detach().double()
     size = expected.pow(2).mean(-1).sqrt()
     error = (actual - expected).pow(2).mean(-1).sqrt()
@@ -38,18 +41,17 @@ def error_at(actual: Tensor, expected: Tensor, floor: float = 0.0) -> Tensor:
 
 def difference(actual: Tensor, expected: Tensor, floor: float = 0.0) -> float:
     """Return the largest error at any position, or zero for empty tensors."""
-    return error_at(actual, expected, floor).max().item() if expected.numel() else 0.0
+    return max(error_at(actual, expected, floor).flatten().tolist(), default=0.0)
 
 
 def gradient_floor(named: Mapping[str, Tensor]) -> float:
     """Return 1% of the largest RMS among ``named``: the ``floor`` for gradients that are zero except for rounding."""
-    sizes = [rms(x) for x in named.values() if x.numel()]
-    return 0.01 * max(filter(math.isfinite, sizes), default=0.0)
+    return 0.01 * max(filter(math.isfinite, map(rms, named.values())), default=0.0)
 
 
 def rms(x: Tensor) -> float:
-    """Return the root mean square of all values."""
-    return x.detach().double().pow(2).mean().sqrt().item()
+    """Return the root mean square of all values, 0 without values."""
+    return x.detach().double().pow(2).mean().sqrt().item() if x.numel() else 0.0
 
 
 def distance(actual: Tensor, expected: Tensor, floor: float = 0.0) -> float:

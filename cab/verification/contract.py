@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -17,12 +18,12 @@ from cab.claims import NUM_TOKENS
 from cab.patterns import Pattern
 from cab.verification.causality import gradient_leak, replacement_leak
 from cab.verification.check import CHECKS, Measurements, check
-from cab.verification.compare import LEAK, ROUNDING, difference, distance
+from cab.verification.compare import LEAK, ROUNDING, difference, distance, rounding
 from cab.verification.entries import FORWARD, TRAINING, Call, Setup, build, decode, initial_state
 from cab.verification.inputs import LAYOUTS, rows_alone
 from cab.verification.numerics import SLOPE, derivative_error
-from cab.verification.relation import Variant, Variants, relation, rows_of
-from cab.verification.subject import Subject, takes
+from cab.verification.relation import Variant, Variants, is_computed, relation, rows_of
+from cab.verification.subject import WHOLE, Subject, takes
 
 Calls = Mapping[str, Callable[[], object]]
 """Functions that make a call, named by what is wrong with it."""
@@ -113,6 +114,15 @@ def output_type(call: Call) -> Variants:
         yield float(actual != kind), f"{mode} ({', '.join(map(str, actual))})"
 
 
+@check("contract", "machine epsilon", limit=lambda s: s.epsilon, declared_in="internal_dtype")
+def float32_kept(subject: Subject) -> Measurements:
+    """Compute a float32 call in float32, or in the coarser dtype that the class declares."""
+    module = subject.build()
+    epsilon = rounding(module, subject.draw(module, WHOLE, batch=1))
+    finding = "a float32 call computes in 16 bits, perhaps as autocast is enabled inside"
+    yield epsilon, "the coarsest operation", None, finding
+
+
 SIZES = ((768, 12), (128, 1), (64, 16), (21, 3))
 """Widths and head counts: head dimensions of 64 (in the full suite alone), 128, 4 and 7."""
 OTHER_SIZES = ((96, 2), (80, 1), (192, 2), (192, 1))
@@ -166,7 +176,6 @@ def model_sizes(call: Call) -> Variants:
     limit=SLOPE,
     compares=False,
     applies=lambda s: s.claims.has_exact_gradient,
-    declared_in="claims.has_exact_gradient",
 )
 def model_sizes_gradient(call: Call) -> Variants:
     """At widths of 21 to 768 with 1 to 16 heads, gradients agree with central differences."""
@@ -217,7 +226,8 @@ def softmax_limit(subject: Subject) -> Measurements:
 @torch.no_grad()
 def _distance(subject: Subject, seed: int, options: Mapping[str, Any]) -> float:
     """Return the distance of outputs from softmax(q k^T / sqrt(E)) v with the same projections."""
-    plain = dict.fromkeys(subject.options.keys() & {"short_convolution"}, 0)  # no claim is about it
+    common = Attention.common_options().items()  # no claim is about them
+    plain = {name: value for name, value in common if name in subject.options}
     module = subject.build(seed=seed, **{**plain, **options})
     inputs = subject.draw(module, LIMIT_LENGTH, LIMIT_LENGTH, seed=seed)
     q, k, v = Attention.project(module, *(inputs.tensors().values() if inputs.key is not None else [inputs.query] * 3))
@@ -233,7 +243,7 @@ BACKBONE = 122_319_360
     "parameters",
     "share of GPT-2's parameters added",
     limit=lambda s: s.claims.parameter_budget,
-    applies=lambda s: takes(s.cls, "embed_dim") and not s.is_foreign,
+    applies=lambda s: takes(s.cls, "embed_dim") and s.keeps_whole_contract,
     declared_in="claims.parameter_budget",
 )
 def parameter_budget(subject: Subject) -> Measurements:
@@ -253,3 +263,20 @@ def compile_graph_breaks(call: Call) -> Variants:
     module, inputs = call.in_mode(training=call.entry is TRAINING), call.inputs.requiring_grad()
     explained = torch._dynamo.explain(lambda *tensors: module(*tensors))(*inputs.tensors().values())
     yield explained.graph_break_count, "; ".join(str(x.reason).splitlines()[0] for x in explained.break_reasons)
+
+
+@relation(
+    "compile",
+    entries=(FORWARD, TRAINING),
+    setups=(33, Setup(33, batch=3, padding="left")),
+    limit=ROUNDING,
+    is_quick=False,
+)
+def compiled_values(call: Call) -> Variants:
+    """After torch.compile, also with masks, values in evaluation and in training mode are the same."""
+    import torch._functorch.config  # takes seconds
+
+    compiled = copy.deepcopy(call.module)
+    compiled.compile(backend="aot_eager")  # in place, so parameters keep their names
+    with torch._functorch.config.patch(donated_buffer=False):  # the graph is kept for several backward passes
+        yield Variant("after torch.compile", call.but(module=compiled), names=is_computed)

@@ -60,6 +60,7 @@ TWO_HEADS: dict[str, Any] = {"num_heads": 2, "embed_dim": 16}
         Setup(17, scale=4.0),
         Setup(37),
         Setup(140, num_heads=1),
+        Setup(140, num_heads=1, opens_gates=True),
         Setup(LONGEST_STEPS, is_full=True, **TWO_HEADS),
         Setup(CONSTANT_STEPS, is_full=True, **TWO_HEADS),
     ),
@@ -73,7 +74,8 @@ def decode_steps(call: Call) -> Variants:
 
 PLANS = ([16, 1, 1, 1], [1, 7, 2, 1, 23, 1, 1], [33], [64, 65, 1, 129, 1], [290, 1, 1, 1, 1])
 PAIRS = ((1, 64), (2, 33), (3, 2), (7, 1), (15, 17), (16, 16), (31, 66), (63, 2), (65, 3))
-"""Numbers of tokens in the chunks of a prompt."""
+BLOCKS = ((128, 1, 1), (256, 1, 1), (5, 256, 1))
+"""Numbers of tokens in the chunks of a prompt. Those of pairs are prompts only."""
 
 
 @decoding(
@@ -82,6 +84,7 @@ PAIRS = ((1, 64), (2, 33), (3, 2), (7, 1), (15, 17), (16, 16), (31, 66), (63, 2)
     entries=(ALL_PROMPT,),
     setups=(
         300,
+        Setup(300, opens_gates=True, **TWO_HEADS),
         Setup(130, 4, padding="left"),
         *(Setup(130, 4, padding=x, is_full=True) for x in ("right", "inside")),
         LONGEST,
@@ -90,11 +93,13 @@ PAIRS = ((1, 64), (2, 33), (3, 2), (7, 1), (15, 17), (16, 16), (31, 66), (63, 2)
 def decode_after_prefill(call: Call) -> Variants:
     """After a prompt, read at once or in chunks of any size, decoding reproduces the parallel forward pass."""
     n = call.setup.length
-    for chunks in ([n - 1500, 1, 1, 1495, 1, 1, 1],) if n > 1500 else (*PLANS, *PAIRS) if n == 300 else PAIRS:
+    plans = ([n - 1500, 1, 1, 1495, 1, 1, 1],) if n > 1500 else (*PLANS, *BLOCKS, *PAIRS) if n == 300 else PAIRS
+    for chunks in plans[3 * call.setup.opens_gates :]:
         count = sum(chunks)
         start = call.but(inputs=call.inputs.targets(0, count))
         with torch.no_grad():
-            values = {"outputs": start.masked(decode(call.module, start.inputs, chunks))}
+            outputs = decode(call.module, start.inputs, chunks, steps=chunks not in PAIRS)
+        values = {"outputs": start.masked(outputs)}
         yield Variant(f"read in {', '.join(map(str, chunks))} tokens", call, first(count), values=values)
 
 
@@ -110,7 +115,7 @@ def decode_padded(call: Call) -> Variants:
     if call.entry is PADDED_PROMPT:
         yield from _padded_prompt(call)
     else:
-        yield Variant("", call)
+        yield Variant(f"with padding {call.setup.padding}", call)
 
 
 def _padded_prompt(call: Call) -> Measurements:
@@ -134,7 +139,7 @@ def _padded_prompt(call: Call) -> Measurements:
     "relative error of decoding in training mode",
     entries=(TRAINING_STEPS, TRAINING_PROMPT),
     against=TRAINING,
-    setups=(Setup(9),),
+    setups=(9, Setup(9, drops_nothing=True)),
 )
 def decode_in_training(call: Call) -> Variants:
     """In training mode without dropout, decoding reproduces the parallel forward pass (attentions: also gradients)."""

@@ -32,6 +32,10 @@ LONGEST = 0
 """Length of a setup that stands for the long sequences of the full suite."""
 
 
+VANISHING = 1e-9
+"""Dropout rate that takes the path with dropout and drops nothing."""
+
+
 def unchanged(x: Any) -> Any:
     """Return the argument."""
     return x
@@ -43,6 +47,8 @@ class Setup(NamedTuple):
     Attributes:
         has_dropout: whether the module has dropout, which training mode applies.
         is_full: whether only the full suite has the setup.
+        drops_nothing: whether training mode takes the path with dropout, at a rate of 1e-9.
+        opens_gates: whether the module forgets as little as it can, so that far tokens affect the output.
     """
 
     length: int = 17
@@ -55,11 +61,15 @@ class Setup(NamedTuple):
     has_dropout: bool = False
     is_full: bool = False
     seed: int = 0
+    drops_nothing: bool = False
+    opens_gates: bool = False
 
     def __str__(self) -> str:
         parts = {"": f"n={self.length}", "m=": self.source_length, "rows ": self.batch, "width ": self.embed_dim}
         scale = self.scale if self.scale != 1.0 else None
         more = {"heads ": self.num_heads, "inputs x": scale, "padding ": self.padding or None}
+        more["dropout "] = VANISHING if self.drops_nothing else None
+        more["gates "] = "open" if self.opens_gates else None
         return ", ".join(
             f"{name}{value:g}" if isinstance(value, float) else f"{name}{value}"
             for name, value in (parts | more).items()
@@ -68,7 +78,7 @@ class Setup(NamedTuple):
 
     def for_subject(self, subject: Subject) -> list[Setup]:
         """Return the setups for the quick or the full suite."""
-        if self.is_full and not subject.long:
+        if (self.is_full and not subject.long) or (self.opens_gates and not subject.opens_gates):
             return []
         return [self] if self.length else [self._replace(length=length) for length in subject.long]
 
@@ -127,8 +137,15 @@ class Call:
 
     def run(self, entry: Entry | None = None) -> Values:
         """Return what the entry, or another one, computes."""
+        call = self if entry is None else self.but(entry=entry)
         with self.around():
-            return (entry or self.entry).compute(self)
+            return call.entry.compute(call)
+
+    @property
+    def lowering(self) -> Any:
+        """Autocast of the entry, for calls alone: the backward pass is outside autocast, as in training."""
+        device, dtype = self.subject.device.partition(":")[0], self.entry.dtype
+        return torch.autocast(device, dtype=dtype) if dtype else contextlib.nullcontext()
 
     def in_mode(self, *, training: bool) -> Module:
         """Return the module in a mode, without a call of ``train`` if it is in it already."""
@@ -142,7 +159,7 @@ class Call:
     @property
     def is_random(self) -> bool:
         """Whether the entry draws random numbers without dropout, which other shapes or modes do not draw."""
-        return self.entry.name.endswith("training mode") and self.subject.is_random_in_training
+        return "training mode" in self.entry.name and self.subject.is_random_in_training
 
     @property
     def where(self) -> str:
@@ -158,8 +175,9 @@ def build(subject: Subject, setup: Setup, *, keeps_zeros: bool = False) -> Modul
     """Return a module for a setup."""
     small = {"embed_dim": LONG_WIDTH, "num_heads": LONG_HEADS} if subject.is_long(setup.length) else {}
     sizes = {name: x for name in ("num_heads", "embed_dim") if (x := getattr(setup, name)) is not None}
-    dropout = subject.dropout if setup.has_dropout else 0.0
-    return subject.build(seed=setup.seed, dropout=dropout, keeps_zeros=keeps_zeros, **small | sizes)
+    dropout = subject.dropout if setup.has_dropout else min(subject.dropout, VANISHING) if setup.drops_nothing else 0.0
+    more: dict[str, Any] = {"keeps_zeros": keeps_zeros, "opens_gates": setup.opens_gates}
+    return subject.build(seed=setup.seed, dropout=dropout, **more, **small | sizes)
 
 
 def initial_state(module: Module, inputs: Inputs) -> State:
@@ -171,10 +189,10 @@ def initial_state(module: Module, inputs: Inputs) -> State:
 
 
 def decode(
-    module: Module, inputs: Inputs, chunks: Sequence[int], carry: Callable[[State], State] = unchanged
+    module: Module, inputs: Inputs, chunks: Sequence[int], carry: Callable[[State], State] = unchanged, **how: bool
 ) -> Tensor:
     """Return the outputs [B, N, D] of reading the targets in chunks, by ``step`` (one token) or ``prefill``."""
-    return read_chunks(module, inputs, chunks, initial_state(module, inputs), carry)[0]
+    return read_chunks(module, inputs, chunks, initial_state(module, inputs), carry, **how)[0]
 
 
 def read_chunks(
@@ -185,17 +203,18 @@ def read_chunks(
     carry: Callable[[State], State] = unchanged,
     *,
     reuses_memory: bool = False,
+    steps: bool = True,
 ) -> tuple[Tensor, State]:
     """Return the outputs [B, N, D] of reading the first targets in chunks from ``state``, and the new state.
 
     The module receives ``carry(state)`` in place of the state that it returned. With ``reuses_memory``, tokens and
-    outputs are overwritten after each call.
+    outputs are overwritten after each call. Without ``steps``, a single token is a prompt as well.
     """
     start, outputs = 0, [inputs.query[:, :0]]
     for size in chunks:
         tokens = inputs.targets(start, start + size)
         mask = {} if tokens.query_padding is None else {"query_padding_mask": tokens.query_padding}
-        read = module.step if size == 1 else module.prefill
+        read = module.step if size == 1 and steps else module.prefill
         query = tokens.query.clone() if reuses_memory else tokens.query
         output, state = read(query, carry(state), **mask)
         outputs.append(output.clone() if reuses_memory else output)
@@ -215,6 +234,7 @@ class Entry:
         applies: whether a subject has the entry.
         longest: largest number of tokens; longer sequences are cut.
         pads_prompts: whether padding is in the first call of decoding alone.
+        dtype: dtype of the autocast in which the entry runs; see :func:`lowered`.
     """
 
     name: str
@@ -222,17 +242,20 @@ class Entry:
     applies: Callable[[Subject], bool] = lambda _: True
     longest: int = sys.maxsize
     pads_prompts: bool = False
+    dtype: torch.dtype | None = None
 
     def supports(self, subject: Subject, padding: str) -> bool:
         """Return whether a subject has the entry for inputs with this padding."""
-        if not self.applies(subject) or not padding or self.applies not in (_decodes, _prefills):
-            return self.applies(subject)
+        has_entry = self.applies(subject) and self.dtype in (None, *subject.autocast_dtypes)
+        if not has_entry or not padding or self.applies not in (_decodes, _prefills):
+            return has_entry
         return subject.decodes_padding(padding, in_prompts=self.pads_prompts)
 
 
 @torch.no_grad()
 def _forward(call: Call, *, training: bool = False) -> Values:
-    output = call.view(call.inputs).run(call.in_mode(training=training), seed=call.seed)
+    with call.lowering:
+        output = call.view(call.inputs).run(call.in_mode(training=training), seed=call.seed)
     if training:
         learned(call.module, output)
     return {"outputs": call.masked(output)}
@@ -244,7 +267,8 @@ def differentiate(call: Call, *, training: bool, run: Callable[[Inputs, Module],
     for name, x in inputs.tensors().items():
         x.requires_grad_(name not in call.frozen)
     seed_torch(call.seed, call.subject.device)
-    output = run(call.view(inputs), module)
+    with call.lowering:
+        output = run(call.view(inputs), module)
     direction = (call.cotangent or random_direction)(output)
     direction = direction.where(call.inputs.real.unsqueeze(-1), 0.0) if call.hides_padding else direction
     leaves = {name: x for name, x in leaves_of(module, inputs).items() if x.requires_grad}
@@ -263,7 +287,7 @@ def random_direction(output: Tensor) -> Tensor:
 def _decoding(call: Call, *, chunks: Callable[[int], Sequence[int]], training: bool = False) -> Values:
     inputs = call.view(call.inputs)
     seed_torch(call.seed, call.subject.device)
-    with contextlib.nullcontext() if call.has_graph else torch.no_grad():
+    with contextlib.nullcontext() if call.has_graph else torch.no_grad(), call.lowering:
         outputs = decode(call.in_mode(training=training), inputs, chunks(inputs.query.shape[1]), call.carry)
     return {"outputs": call.masked(outputs)}
 
@@ -328,20 +352,32 @@ GRADIENT = Entry("gradients", partial(differentiate, training=False))
 TRAINING = Entry("outputs and gradients in training mode", partial(differentiate, training=True))
 STEPS = Entry("steps", partial(_decoding, chunks=_single), _decodes, longest=7)
 ALL_STEPS = replace(STEPS, longest=sys.maxsize)
-PROMPT = Entry("a prompt", partial(_decoding, chunks=_prompt), _prefills, longest=9)
+PROMPT = Entry("prompts", partial(_decoding, chunks=_prompt), _prefills, longest=9)
 ALL_PROMPT = replace(PROMPT, longest=sys.maxsize)
-PADDED_PROMPT = replace(ALL_STEPS, name="a padded prompt", pads_prompts=True)
+PADDED_PROMPT = replace(ALL_STEPS, name="padded prompts", pads_prompts=True)
 CHUNKS = Entry("prompts in chunks", partial(_decoding, chunks=chunked), _prefills)
 TRAINING_STEPS = Entry("steps in training mode", partial(_trained, chunks=_single), _decodes)
-TRAINING_PROMPT = Entry("a prompt in training mode", partial(_trained, chunks=chunked), _prefills)
+TRAINING_PROMPT = Entry("prompts in training mode", partial(_trained, chunks=chunked), _prefills)
 ONE_SOURCE = Entry("outputs for one source", _one_source, lambda subject: subject.pattern.is_cross, longest=7)
 PACKED = Entry("packed sequences", partial(differentiate, training=False, run=pack), _packs)
 TRAINING_PACKED = Entry("packed sequences in training mode", partial(differentiate, training=True, run=pack), _packs)
+
+
+def lowered(*entries: Entry) -> tuple[Entry, ...]:
+    """Return the entries under autocast to each dtype of low precision, for subjects that support it."""
+    return tuple(
+        replace(entry, name=f"{entry.name} under {dtype}", dtype=dtype)
+        for dtype in (torch.bfloat16, torch.float16)
+        for entry in entries
+    )
+
 
 METHODS = (FORWARD, TRAINING, STEPS, PROMPT)
 """One entry per method of the contract, and training mode."""
 
 DECODING = (STEPS, PROMPT)
+LOW = lowered(FORWARD)[:1]
+"""The forward pass under autocast to bfloat16, for relations of the process and of earlier calls."""
 
 ENTRIES = (FORWARD, GRADIENT, TRAINING, STEPS, PROMPT, PACKED)
 """The entries of relations that name none."""

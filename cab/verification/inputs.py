@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cab.attention import Attention
+from cab.errors import UserError
 from cab.padding import real_tokens
 from cab.training import TrainableModule, auxiliary_loss
 
@@ -18,6 +20,8 @@ LAYOUTS = ("right", "left", "inside", "row")
 """Layouts of padding that a class may support; see :func:`padding_masks`."""
 
 INPUTS = ("query", "key", "value")
+
+MASKS = ("query_padding_mask", "key_padding_mask")
 
 Module = Any
 """A ``torch.nn.Module`` with the methods and attributes of the contract, which no torch type declares."""
@@ -104,6 +108,27 @@ def seed_torch(seed: int, device: torch.device | str) -> None:
         torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
+
+
+def arguments_of(function: Callable[..., Any]) -> set[str]:
+    """Return the names of the arguments of a function or constructor, with ``kwargs`` for any keyword arguments.
+
+    Raises:
+        UserError: Python cannot read the signature.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except (ValueError, TypeError) as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise UserError(
+            f"the arguments of {name} cannot be read ({error}); verify a function in a file that calls it"
+        ) from error
+    return {"kwargs" if p.kind is p.VAR_KEYWORD else name for name, p in parameters.items()}
+
+
+def takes_masks(forward: Callable[..., Any]) -> bool:
+    """Return whether ``forward`` accepts a padding mask of this project."""
+    return not arguments_of(forward).isdisjoint({*MASKS, "kwargs"})
 
 
 def padding_masks(layout: str, x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cab.attention import Attention
 from cab.errors import UserError, exits_as_errors, first_line
-from cab.verification.subject import HEADS, WHOLE, WIDTH, Subject, takes
+from cab.verification.subject import HEADS, WHOLE, Subject, takes
 
 ARGUMENTS = "pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout"
 FILLED = ("pattern", "embed_dim", "num_heads", "dropout")
@@ -51,16 +51,21 @@ OTHERS = "<", f"{Path(__file__).parents[1]}{os.sep}", f"{Path(torch.__file__).pa
 
 def explain(error: BaseException, subject: Subject) -> str:
     """Return type, first line and place of an exception, and what to write instead if that is known."""
-    line, kind = first_line(error), type(error).__name__
-    text = line if line == kind or isinstance(error, UserError) else f"{kind}: {line}"
+    text = named(error)
     place = places(traceback.extract_tb(error.__traceback__))
     hint = next((hint for pattern, hint in HINTS.items() if re.search(pattern, text)), "")
     if not hint and issubclass(subject.cls, Attention) and subject.cls.forward is not Attention.forward:
         hint = f"do not override forward; {ATTEND}"
-    if not hint and subject.is_foreign:
+    if not hint and not subject.keeps_whole_contract:
         with contextlib.suppress(Exception):  # of a configuration that cannot be built
             hint = subject.declared("suggested_option", lambda _: "")(text)
     return text + (f" ({place})" if place else "") + (f"; {hint}" if hint else "")
+
+
+def named(error: BaseException) -> str:
+    """Return type and first line of an exception, or the line alone of a :class:`UserError`."""
+    line, kind = first_line(error), type(error).__name__
+    return line if line == kind or isinstance(error, UserError) else f"{kind}: {line}"
 
 
 def places(frames: Iterable[traceback.FrameSummary]) -> str:
@@ -77,7 +82,7 @@ def _shown(file: str) -> str:
 
 
 def check_runs(subject: Subject) -> None:
-    """Build a module and call it once.
+    """Build a module and call it once, and once with masks if it supports padding.
 
     Raises:
         UserError: the class cannot be built, the call fails, or it does not return a tensor of the query's shape.
@@ -87,7 +92,8 @@ def check_runs(subject: Subject) -> None:
     try:
         with torch.no_grad(), exits_as_errors():
             module = subject.build()
-            step = f"run {subject.name} in pattern {subject.pattern} at width {WIDTH} with {HEADS} heads"
+            heads = subject.options.get("num_heads", HEADS)
+            step = f"run {subject.name} in pattern {subject.pattern} at width {module.embed_dim} with {heads} heads"
             if isinstance(module, Attention):
                 _check_attend(module)
             inputs = subject.draw(module, WHOLE)
@@ -95,6 +101,9 @@ def check_runs(subject: Subject) -> None:
             if not isinstance(output, Tensor) or output.shape != inputs.query.shape:
                 returned = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
                 raise TypeError(f"forward must return one tensor {list(inputs.query.shape)}, got {returned}")
+            if subject.padding_layouts:
+                step = f"run {subject.name} in pattern {subject.pattern} with masks"
+                subject.draw(module, WHOLE, padding=subject.padding_layouts[0]).run(module)
     except Exception as error:
         raise UserError(f"cannot {step}: {explain(error, subject)}") from error
 

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from cab.verification.causality import gradient_leak, replacement_leak
-from cab.verification.compare import LEAK, distance, rounding
+from cab.verification.compare import LEAK, ROUNDING, rounding
 from cab.verification.decoding import LONGEST_STEPS
-from cab.verification.entries import ALL_STEPS, FORWARD, GRADIENT, LONGEST, PER_TOKEN, TRAINING, Call, Setup
+from cab.verification.entries import (
+    ALL_STEPS,
+    CHUNKS,
+    FORWARD,
+    GRADIENT,
+    LONGEST,
+    PER_TOKEN,
+    TRAINING,
+    Call,
+    Setup,
+    lowered,
+)
 from cab.verification.inputs import Inputs, Module, gradients_of, leaves_of, rows_alone
-from cab.verification.relation import Variant, Variants, relation, rows_of
-from cab.verification.subject import LONG, Subject
+from cab.verification.relation import Variant, Variants, by_blocks, near, relation, rows_of
+from cab.verification.relations_of_inputs import padded
+from cab.verification.subject import LONG
 
 FAST = 5e-4
 """Limit between fast and reference implementation, which sum in a different order."""
@@ -40,13 +52,18 @@ numerics = partial(relation, "numerics", entries=(GRADIENT,), compares=False)
         *(Setup(n, batch=1, seed=7, is_full=True) for n in (530, LONGEST)),
     ),
     applies=lambda s: s.claims.has_exact_gradient,
-    declared_in="claims.has_exact_gradient",
 )
 def gradient_is_derivative(call: Call) -> Variants:
     """Every gradient, of inputs and parameters, agrees with central differences in random directions."""
     training = call.setup.seed in (5, 6)
     error, limit = derivative_error(call.in_mode(training=training), call.inputs)
-    yield error, "in training mode" if training else "", limit
+    mode = "in training mode " if training else ""
+    yield (
+        error,
+        mode.rstrip(),
+        limit,
+        f"gradients are not the derivatives of the outputs {mode}at n={call.setup.length}",
+    )
 
 
 def derivative_error(module: Module, inputs: Inputs) -> tuple[float, float]:
@@ -110,115 +127,92 @@ def fast_is_reference(call: Call) -> Variants:
 
 # --- lower precision -------------------------------------------------------------------------------------------------
 
-precision = partial(relation, "precision", compares=False, applies=lambda s: bool(s.autocast_dtypes))
+precision = partial(relation, "precision", compares=False)
 small = partial(Setup, embed_dim=16, num_heads=2)
 
 
-def autocast(subject: Subject, dtype: torch.dtype) -> torch.autocast:
-    """Return the autocast to ``dtype`` on the subject's device."""
-    return torch.autocast(subject.device.partition(":")[0], dtype=dtype)
-
-
-def near(dtype: torch.dtype) -> float:
-    """Return the limit for two computations in ``dtype``: eight times its machine epsilon."""
-    return 8.0 * torch.finfo(dtype).eps
-
-
-def by_blocks(actual: Tensor, expected: Tensor, floor: float, *, size: int = 128, share: float = 0.0) -> Tensor:
-    """Return the distance of every ``size`` tokens of a row, or of a parameter, with ``share`` of the floor."""
-    size = size if expected.dim() == 3 else expected.shape[1]
-    parts = zip(actual.split(size, 1), expected.split(size, 1), strict=True)
-    return torch.tensor([distance(x, y, share * floor) for rows in parts for x, y in zip(*rows, strict=True)])
-
-
-def lowered(call: Call) -> Iterator[tuple[torch.dtype, str, Call]]:
-    """Yield each autocast dtype and the call under it; the backward pass is outside autocast, as in training."""
-    for dtype in call.subject.autocast_dtypes:
-        module = copy.copy(call.module)
-        for name in ("forward", "init_state", "step", "prefill"):
-            if hasattr(module, name):
-                setattr(module, name, autocast(call.subject, dtype)(getattr(module, name)))
-        yield dtype, f"under {dtype}", call.but(module=module)
-
-
-def moved(call: Call, dtype: torch.dtype) -> Iterator[Call]:
-    """Yield calls whose inputs move by up to two of their spacings in ``dtype``."""
-    noise, eps = torch.Generator().manual_seed(4), torch.finfo(dtype).eps
+def moved(call: Call, dtype: torch.dtype | None) -> Iterator[Call]:
+    """Yield calls without autocast whose inputs move by up to two of their spacings in ``dtype``."""
+    noise, eps = torch.Generator().manual_seed(4), torch.finfo(dtype or torch.float32).eps
     span = (1.0 - 2.0 * eps, 1.0 + 2.0 * eps)
     for _ in range(2):
         yield call.but(
-            inputs=call.inputs.map(lambda x: x * torch.empty(x.shape).uniform_(*span, generator=noise).to(x))
+            entry=replace(call.entry, dtype=None),
+            inputs=call.inputs.map(lambda x: x * torch.empty(x.shape).uniform_(*span, generator=noise).to(x)),
         )
-
-
-def padded_rows(call: Call, how: str, dtype: torch.dtype) -> Iterator[Variant]:
-    """Yield each row of a padded batch alone."""
-    base = call.run()
-    for row, alone in rows_alone(call.inputs):
-        part, changed = rows_of((slice(row, row + 1), call.inputs.real[row])), call.but(inputs=alone)
-        yield Variant(f"of row {row} {how}", changed, part, base=base, measure=by_blocks, limit=near(dtype))
 
 
 @precision(
     "relative distance between autocast and float32",
-    entries=(FORWARD,),
+    entries=lowered(replace(GRADIENT, name="outputs and gradients")),
+    against=FORWARD,
     # Sums of long x8 inputs leave float16 by their size.
-    setups=(Setup(17, 1), Setup(130, 1), Setup(1030, 1, 8.0, num_heads=1), Setup(LONGEST), Setup(LONGEST, scale=4.0)),
-    declared_in="autocast_dtypes",
+    setups=(
+        *(Setup(17, 1), Setup(130, 1), small(600, 1), Setup(1030, 1, 8.0, num_heads=1)),
+        *(Setup(LONGEST), Setup(LONGEST, scale=4.0)),
+    ),
 )
 def autocast_output(call: Call) -> Variants:
     """Under autocast, outputs agree with float32 and stay finite for long and large inputs; gradients are finite."""
-    for dtype, how, low in lowered(call):
-        values = low.but(cotangent=torch.ones_like).run(GRADIENT)
-        numbers = [x for name, x in values.items() if name in PER_TOKEN]  # those of weights need a scaled loss
-        yield sum(int((~x.isfinite()).sum()) for x in numbers), f"NaN or inf values {how}"
-        if call.setup.scale == 1.0:  # for large inputs, a sharp softmax amplifies rounding of the logits
-            yield Variant(how, low, values=values, measure=partial(by_blocks, size=LONG), limit=near(dtype))
+    values = call.but(cotangent=torch.ones_like).run()
+    numbers = [x for name, x in values.items() if name in PER_TOKEN]  # those of weights need a scaled loss
+    yield sum(int((~x.isfinite()).sum()) for x in numbers), "NaN or inf values"
+    if call.setup.scale == 1.0:  # for large inputs, a sharp softmax amplifies rounding of the logits
+        yield Variant("", call, values=values, measure=partial(by_blocks, size=LONG), limit=near(call.entry.dtype))
 
 
 @precision(
     "dependence on a later token",
     limit=LEAK,
-    entries=(TRAINING,),
+    entries=lowered(TRAINING),
     setups=(Setup(37, batch=1), small(300, batch=1)),
-    applies=lambda s: s.autocast_dtypes and s.pattern.is_causal,
+    applies=lambda s: s.pattern.is_causal,
 )
 def autocast_lookahead(call: Call) -> Variants:
     """Under autocast, no output has a gradient to a later target or changes when later targets are replaced."""
-    for dtype, how, low in lowered(call):
-        if call.setup.length == 37:
-            yield gradient_leak(low.in_mode(training=True), low.inputs, torch.arange(37), f"{how}, gradient")
-        else:
-            cuts = torch.tensor([0, 15, 63, 127, 150, 191, 255, 298])
-            yield replacement_leak(low.module, low.inputs, cuts, 1.0, how, near(dtype))
+    if call.setup.length == 37:
+        module = call.lowering(call.in_mode(training=True))
+        yield gradient_leak(module, call.inputs, torch.arange(37), "gradient")
+    else:
+        cuts = torch.tensor([0, 15, 63, 127, 150, 191, 255, 298])
+        yield replacement_leak(call.lowering(call.module), call.inputs, cuts, 1.0, "replaced", near(call.entry.dtype))
 
 
 @precision(
     "deviation of a gradient",
     limit=0.14,  # a cosine of 0.99
-    entries=(GRADIENT, TRAINING),
+    entries=lowered(GRADIENT, TRAINING),
+    against=GRADIENT,
     setups=(small(33, batch=1), small(33, batch=2, padding="left"), small(300, batch=1, is_full=True)),
-    applies=lambda s: s.autocast_dtypes and s.claims.has_exact_gradient,
+    applies=lambda s: s.claims.has_exact_gradient,
 )
 def autocast_gradient(call: Call) -> Variants:
     """Under autocast, every gradient has the direction (cosine) and the size of the float32 gradient."""
-    if (call.entry is GRADIENT) == call.subject.is_random_in_training:
-        for dtype, how, low in lowered(call):
-            yield Variant(how, low, measure=partial(by_blocks, share=5.0), moved=moved(call, dtype))
+    if ("training mode" in call.entry.name) != call.subject.is_random_in_training:
+        yield Variant("", call, measure=partial(by_blocks, share=5.0), moved=moved(call, call.entry.dtype))
 
 
 @precision(
     "relative distance of decoding",
-    entries=(ALL_STEPS,),
+    entries=lowered(ALL_STEPS, CHUNKS),
     setups=(19, small(LONGEST_STEPS, batch=1, is_full=True)),
     limit=lambda s: s.decode_tolerance,
     against=FORWARD,
-    applies=lambda s: s.autocast_dtypes and s.decodes,
 )
 def autocast_decoding(call: Call) -> Variants:
-    """Under autocast, step-by-step decoding reproduces the parallel forward pass in float32."""
-    for dtype, how, low in lowered(call):
-        yield Variant(how, low, measure=by_blocks, limit=near(dtype))
+    """Under autocast, decoding by steps and prompts reproduces the parallel forward pass in float32."""
+    yield Variant("", call)
+
+
+precision(
+    "relative distance of a padded row",
+    limit=ROUNDING,
+    entries=lowered(FORWARD),
+    setups=(Setup(batch=5, padding="left"),),
+    applies=lambda s: "left" in s.padding_layouts,
+    name="autocast_padding",
+    summary="Under autocast, a padded row gives the same output as without padding.",
+)(padded)
 
 
 @precision(
@@ -226,14 +220,17 @@ def autocast_decoding(call: Call) -> Variants:
     entries=(FORWARD,),
     setups=(small(33, batch=1), small(700, batch=1), small(290, batch=3, padding="right")),
     applies=lambda s: torch.bfloat16 in s.autocast_dtypes,
-    declared_in="autocast_dtypes",
 )
 def module_in_bfloat16(call: Call) -> Variants:
     """After ``module.bfloat16()``, outputs are of this type and agree with float32."""
     is_whole, dtype = call.subject.keeps_whole_contract, torch.bfloat16
     low = call.but(module=call.new_module().bfloat16(), inputs=call.inputs.map(Tensor.bfloat16))
     if call.setup.padding:
-        yield from padded_rows(low, "in bfloat16", dtype) if is_whole else ()
+        base = low.run() if is_whole else {}
+        for row, alone in rows_alone(low.inputs) if is_whole else ():
+            part, changed = rows_of((slice(row, row + 1), low.inputs.real[row])), low.but(inputs=alone)
+            how = f"of row {row} in bfloat16"
+            yield Variant(how, changed, part, base=base, measure=by_blocks, limit=near(dtype))
         return
     call.module.load_state_dict(low.module.state_dict())
     exact = call.but(inputs=low.inputs.map(Tensor.float))
@@ -243,15 +240,3 @@ def module_in_bfloat16(call: Call) -> Variants:
         yield Variant(
             "in bfloat16", low, values=values, base=exact.run(), measure=by_blocks, limit=near(dtype), moved=more
         )
-
-
-@precision(
-    "relative distance of a padded row",
-    entries=(FORWARD,),
-    setups=(Setup(17, batch=5, padding="left"),),
-    applies=lambda s: s.autocast_dtypes and "left" in s.padding_layouts,
-)
-def autocast_padding(call: Call) -> Variants:
-    """Under autocast, a padded row gives the same output as without padding."""
-    for dtype, how, low in lowered(call):
-        yield from padded_rows(low, how, dtype)

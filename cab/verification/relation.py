@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cab.verification.check import CHECKS, Check, Limit, Measurements
-from cab.verification.compare import RARE, error_at, gradient_floor
+from cab.verification.compare import RARE, distance, error_at, gradient_floor
 from cab.verification.entries import ENTRIES, PER_TOKEN, Call, Entry, Setup, Values
 from cab.verification.side_effects import SETTINGS, restored
 from cab.verification.subject import Subject
@@ -63,6 +63,18 @@ class Variant:
     moved: Iterable[Call] = ()
 
 
+def near(dtype: torch.dtype | None) -> float:
+    """Return the limit for two computations in ``dtype``: eight times its machine epsilon."""
+    return 8.0 * torch.finfo(dtype or torch.float32).eps
+
+
+def by_blocks(actual: Tensor, expected: Tensor, floor: float, *, size: int = 128, share: float = 0.0) -> Tensor:
+    """Return the distance of every ``size`` tokens of a row, or of a parameter, with ``share`` of the floor."""
+    size = size if expected.dim() == 3 else expected.shape[1]
+    parts = zip(actual.split(size, 1), expected.split(size, 1), strict=True)
+    return torch.tensor([distance(x, y, share * floor) for rows in parts for x, y in zip(*rows, strict=True)])
+
+
 def first(count: int) -> Callable[[Tensor], Tensor]:
     """Return a function to the first tokens of values per token."""
     return lambda x: x[:, :count]
@@ -77,6 +89,24 @@ def transposed(x: Tensor) -> Tensor:
     """Return equal values in memory whose second dimension is the outer one."""
     return x.transpose(0, 1).contiguous().transpose(0, 1) if x.dim() > 1 else x
 
+
+def _part(x: Tensor) -> Tensor:
+    """Return equal values within a tensor that is larger in the last dimension."""
+    return torch.cat([x, x], -1)[..., : x.shape[-1]] if x.dim() > 1 else x
+
+
+def _moved(x: Tensor) -> Tensor:
+    """Return equal values that begin elsewhere in memory."""
+    return torch.cat([x, x, x])[len(x) : 2 * len(x)] if x.dim() else x
+
+
+MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
+    "transposed": transposed,
+    "whose last dimensions are transposed": lambda x: x.mT.contiguous().mT if x.dim() > 1 else x,
+    "that are parts of wider tensors": _part,
+    "that are parts of longer tensors": _moved,
+}
+"""Other layouts of equal values in memory."""
 
 Variants = Iterator[Variant | tuple[Any, ...]]
 """Transformed calls, and measurements."""
@@ -97,6 +127,7 @@ def relation(
     summary: str = "",
     compares: bool = True,
     layouts: tuple[str, ...] = (),
+    applies: Callable[[Subject], bool] = lambda _: True,
     **options: Any,
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a check of its product with ``entries`` and ``setups``.
@@ -111,6 +142,7 @@ def relation(
         compares: whether the plain values are computed before the function transforms anything.
         layouts: layouts of padding, each of which is a check called ``<name>_<layout>``; a setup may have one of them.
         name, summary: name and property of the check (default: those of the function).
+        applies: whether a subject with one of the entries and the layout is expected to have the property.
         options: further attributes of :class:`cab.verification.check.Check`.
     """
 
@@ -135,10 +167,10 @@ def relation(
                         plain_values(plain, against or entry)
                     yield from _measured(function, plain, against or entry, says, limit)
 
-        def applies(subject: Subject, *, layout: str) -> bool:
+        def is_expected(subject: Subject, *, layout: str) -> bool:
             needed = "inside" if layout == "single_token" else layout
             is_supported = not layout or needed in subject.padding_layouts
-            return is_supported and any(entry.supports(subject, layout) for entry in entries)
+            return is_supported and any(entry.supports(subject, layout) for entry in entries) and applies(subject)
 
         for layout in layouts or ("",):
             key = "_".join(filter(None, (name or function.__name__, layout)))
@@ -150,7 +182,8 @@ def relation(
                 quantity,
                 partial(measurements, layout=layout),
                 limit,
-                **{"applies": partial(applies, layout=layout), **options},
+                applies=partial(is_expected, layout=layout),
+                **options,
             )
         return function
 
@@ -159,26 +192,32 @@ def relation(
 
 def _measured(function: Function, call: Call, against: Entry, says: str, limit: Limit) -> Measurements:
     """Yield the measurements of one entry in one setup, in float64 where near ties may explain the errors."""
-    near = limit(call.subject) if callable(limit) else limit and call.subject.rounded(limit)
+    allowed = limit(call.subject) if callable(limit) else limit and call.subject.rounded(limit)
+    lowest = near(call.entry.dtype) if allowed and call.entry.dtype else 0.0  # bit-identical values remain so
     exact: dict[tuple[str, str], Tensor] | None = None
     for item in function(call):
         if not isinstance(item, Variant):
             value, where, *more = item
             yield value, ", ".join(filter(None, (call.entry.name, where, call.where))), *more
             continue
-        allowed, errors = max(near, item.limit), _errors(item, against)
+        if lowest:
+            is_usual = item.measure is error_at
+            item = replace(item, limit=max(lowest, item.limit), measure=by_blocks if is_usual else item.measure)
+        largest, errors = max(allowed, item.limit), _errors(item, against)
         for other in item.moved:
-            if any((x > allowed).any() for x in errors.values()):
+            if any((x > largest).any() for x in errors.values()):
                 caused = _errors(replace(item, call=other, values=None), against)
                 errors = {name: x.where(x > MARGIN * caused[name], 0.0) for name, x in errors.items()}
         for name, error in errors.items():
             value = float(error.max()) if error.numel() else 0.0
             where = ", ".join((f"{call.entry.name} {item.how}".rstrip(), call.where, name))
-            if near and not item.limit and 0 < (error > near).sum() <= RARE * error.numel():
+            if allowed and not item.limit and 0 < (error > allowed).sum() <= RARE * error.numel():
                 exact = _exact_errors(function, call, against) if exact is None else exact
                 value = float(exact.get((item.how, name), error).max())
             finding = " ".join(filter(None, (call.entry.name, item.how, says)))
-            yield value, where, allowed, (item.explain and value > allowed and item.explain()) or finding
+            if against is not call.entry and value > largest and error.shape == item.call.inputs.query.shape[:2]:
+                finding += f" from token {int((error > largest).any(0).nonzero()[0])} on"
+            yield value, where, largest, (item.explain and value > largest and item.explain()) or finding
 
 
 def _exact_errors(function: Function, call: Call, against: Entry) -> dict[tuple[str, str], Tensor]:

@@ -7,6 +7,7 @@ import copy
 import pickle
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -19,8 +20,20 @@ from torch.overrides import TorchFunctionMode
 
 from cab.training import auxiliary_loss
 from cab.verification.compare import LEAK, ROUNDING, difference
-from cab.verification.entries import FORWARD, GRADIENT, LONGEST, METHODS, ONE_SOURCE, STEPS, TRAINING, Call, Setup
-from cab.verification.inputs import Inputs, copied, seed_torch
+from cab.verification.entries import (
+    FORWARD,
+    GRADIENT,
+    LONGEST,
+    LOW,
+    METHODS,
+    ONE_SOURCE,
+    STEPS,
+    TRAINING,
+    Call,
+    Setup,
+    Values,
+)
+from cab.verification.inputs import Inputs, Module, copied, learned, seed_torch
 from cab.verification.mistakes import places
 from cab.verification.relation import Variant, Variants, plain_values, relation
 from cab.verification.side_effects import (
@@ -44,7 +57,7 @@ untouched = partial(relation, entries=METHODS, compares=False)
 # --- what a call leaves untouched ------------------------------------------------------------------------------------
 
 
-@untouched("determinism", "modified inputs", setups=(33, PADDED, LONGEST))
+@untouched("determinism", "modified inputs", setups=(33, PADDED, PADDED._replace(padding="row"), LONGEST))
 def inputs_untouched(call: Call) -> Variants:
     """No call modifies its inputs, its masks or the decoding state that it receives."""
     received: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
@@ -72,7 +85,9 @@ def settings_untouched(call: Call) -> Variants:
     with restored():
         call.run()  # the first call may import modules of torch, which change settings once
     acts: dict[str, Callable[[], Any]] = {"a constructor": call.new_module, "a call": call.run}
-    for settings, (what, act) in product(({}, UNUSUAL), acts.items()):
+    is_lowered = torch.bfloat16 in call.subject.autocast_dtypes
+    unusual = {name: x for name, x in UNUSUAL.items() if is_lowered or "autocast_enabled" not in name}
+    for settings, (what, act) in product(({}, unusual), acts.items()):
         threads = [2]  # as if there were two; with two, small calls wait for each other
         with (
             restored(),
@@ -107,15 +122,30 @@ def generators_untouched(call: Call) -> Variants:
 
 
 class _Draws(TorchFunctionMode):
-    """Finds the first function that changes the state of torch's generator, and its line."""
+    """Finds the first function that changes the state of torch's generator or seeds it, and its line."""
 
     unknown = first = "not by a function of torch"
+
+    def __enter__(self) -> Any:
+        seed = torch.manual_seed
+
+        def manual_seed(seed_: int) -> Any:
+            line = places(traceback.extract_stack())
+            self.first = f"torch.manual_seed ({line})" if line and self.first is self.unknown else self.first
+            return seed(seed_)
+
+        self.patch = mock.patch.object(torch, "manual_seed", manual_seed)
+        self.patch.start()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.patch.stop()
+        super().__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = torch.get_rng_state()
         output = func(*args, **(kwargs or {}))
-        is_first = self.first is self.unknown and func is not torch.manual_seed
-        if is_first and not torch.equal(before, torch.get_rng_state()):
+        if self.first is self.unknown and not torch.equal(before, torch.get_rng_state()):
             self.first = f"{func.__name__} ({places(traceback.extract_stack())})"
         return output
 
@@ -174,12 +204,12 @@ def state_dict_complete(call: Call) -> Variants:
     yield Variant("after loading the state_dict into a new module", call.but(module=other), explain=lost)
 
 
-@relation("state", setups=(9,), entries=(*METHODS, ONE_SOURCE), says="use the old weights")
+@relation("state", setups=(9,), entries=(*METHODS, ONE_SOURCE, *LOW), says="use the old weights")
 def new_weights(call: Call) -> Variants:
     """After the weights of a used module change, in whatever way, results are those of the new weights."""
     weights = call.module.state_dict(keep_vars=True)
     ways = ("load_state_dict", "load_state_dict(assign=True)", "an assignment to .data", "a copy into .data")
-    for how in (*ways, "functional_call"):
+    for how in (*ways, "functional_call") if call.entry.dtype is None else ways[-1:]:  # the least visible
         used = call.but(module=call.new_module(100))
         for parameter in used.module.parameters():
             parameter.data.mul_(1.25)  # constants, too, are then other ones; versions remain those of the new weights
@@ -199,14 +229,14 @@ def new_weights(call: Call) -> Variants:
 
 @relation("state", entries=BASIC, setups=(Setup(9, has_dropout=True),), says="are not those of the copied module")
 def copied_module(call: Call) -> Variants:
-    """After copying or pickling a used module, both compute the same in the same mode, and share no weights."""
+    """After copying or pickling a used module, both compute the same in their own modes, and share no weights."""
     call.run()
     copies = {"a deep copy": copy.deepcopy(call.module)}
     with contextlib.suppress(pickle.PicklingError, AttributeError, TypeError):  # a class that pickle does not find
         copies["a pickled module"] = pickle.loads(pickle.dumps(call.module))
     for how, clone in copies.items():
-        modes = [[x.training for x in module.modules()] for module in (clone, call.module)]
-        yield float(modes[0] != modes[1]), how, None, f"{how} is in another mode: `training` is {clone.training}"
+        values, base = (_in_own_mode(call, module) for module in (clone, call.module))
+        yield Variant(f"of {how} without a call of train()", call, values=values, base=base, names=lambda _: True)
         yield Variant(f"of {how}", call.but(module=clone))
     clone = copy.deepcopy(call.new_module(100))
     clone.load_state_dict(call.module.state_dict())
@@ -215,6 +245,13 @@ def copied_module(call: Call) -> Variants:
     for parameter in clone.parameters():
         parameter.data.zero_()
     yield Variant("after the weights of a deep copy changed", call)
+
+
+@torch.no_grad()
+def _in_own_mode(call: Call, module: Module) -> Values:
+    """Return the outputs of a module, and what it learns, in the modes that its submodules have."""
+    output = call.inputs.run(module, seed=call.seed)
+    return {"outputs": call.masked(output)} | learned(module, output)
 
 
 @relation("state", entries=(GRADIENT, *METHODS[1:]), setups=(9,), limit=ROUNDING, says="ignore what it does")
@@ -238,28 +275,48 @@ def hooks_act(call: Call) -> Variants:
 # --- earlier calls ---------------------------------------------------------------------------------------------------
 
 
-@relation("state", entries=BASIC, setups=(Setup(batch=3, has_dropout=True), LONGEST))
+@relation("state", entries=(*BASIC, *LOW), setups=(Setup(batch=3, has_dropout=True), LONGEST))
 def calls_leave_nothing(call: Call) -> Variants:
     """No output depends on earlier batches, in training (forward and backward), evaluation or decoding."""
+    if call.entry is FORWARD:
+        call.module.train()
+        call.module.eval()
+        yield Variant("after a change to training mode and back", call)
     length, batch = call.inputs.query.shape[1], len(call.inputs.query)
     for seed, layout in ((5, ""), (6, "left"))[:batch]:
         earlier = call.subject.draw(call.module, length, batch=batch, scale=3.0, seed=seed, padding=layout)
-        for entry in (TRAINING, call.entry):
-            if not layout or entry is TRAINING:
+        for entry in (TRAINING, *LOW, call.entry):
+            if entry is TRAINING or (not layout and entry.supports(call.subject, layout)):
                 call.but(inputs=earlier, setup=call.setup._replace(padding=layout)).run(entry)
     yield Variant("after other batches", call)
 
 
-@relation("state", entries=(FORWARD, STEPS, ONE_SOURCE), setups=(9, FULL_PADDED), says="are those of earlier contents")
+@relation(
+    "state",
+    entries=(FORWARD, STEPS, ONE_SOURCE, *LOW),
+    setups=(9, Setup(9, batch=3, padding="inside"), Setup(5, source_length=130)),
+    says="are those of earlier contents",
+)
 def contents_in_turn(call: Call) -> Variants:
     """No output depends on earlier contents of the same memory, or of a tensor that agrees in part or in its sum."""
     x = call.inputs
+    is_plain = call.setup.length == 9 and not call.setup.padding
+    if (not is_plain and call.entry is not FORWARD) or (call.setup.source_length and x.key is None):
+        return
     others = {
         "other values": x.map(torch.neg),
         "another last token": x.map(lambda t: torch.cat([t[:, :-1], -t[:, -1:]], 1)),
         "the same tokens in another order": x.map(lambda t: t.flip(1)),
         "the same rows in another order": x.rows(range(len(x.query))[::-1]),
     }
+    if call.entry.dtype:
+        others = {"other values": others["other values"]}
+    elif call.setup.source_length:
+        del others["the same rows in another order"]
+    elif call.setup.padding:
+        order = list(range(len(x.query)))[::-1]
+        masks = {name: mask[order] for name, mask in x.arguments().items() if name.endswith("padding")}
+        others = {"other masks": replace(x, **masks)}
     for how, other in others.items():
         memory, module = other.map(Tensor.clone), call.new_module()
         call.but(inputs=memory, module=module).run()
@@ -320,6 +377,13 @@ def inference_mode(call: Call) -> Variants:
     if call.entry is not TRAINING:
         yield Variant("in inference mode", call, values=values)
     yield Variant("after inference mode", call)
+
+
+@relation("calls", entries=(TRAINING, STEPS), setups=(17, PADDED), limit=ROUNDING)
+def compiled_branch(call: Call) -> Variants:
+    """Code that runs only under torch.compile computes the same."""
+    compiles = partial(mock.patch.object, torch.compiler, "is_compiling", lambda: True)
+    yield Variant("where torch.compiler.is_compiling() is True", call.but(around=compiles))
 
 
 @relation("calls", entries=(TRAINING,), setups=(Setup(300, batch=3),), limit=ROUNDING)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from cab.verification.entries import (
     random_direction,
 )
 from cab.verification.inputs import LAYOUTS, Inputs, masked_inputs, rows_alone
-from cab.verification.relation import Variant, Variants, plain_values, relation, rows_of, transposed
+from cab.verification.relation import MEMORY, Variant, Variants, plain_values, relation, rows_of
 
 # --- layouts ---------------------------------------------------------------------------------------------------------
 
@@ -39,23 +40,26 @@ from cab.verification.relation import Variant, Variants, plain_values, relation,
     says="depend on the layout in memory",
 )
 def strided_inputs(call: Call) -> Variants:
-    """Give equal values for contiguous and for other inputs, masks and states, such as transposed or expanded ones."""
-    for how, layout in {"transposed": transposed, "cut out of a larger tensor": _cut}.items():
-        if layout is _cut and not call.setup.padding:
-            continue
-        strided = call.but(
-            view=lambda x, f=layout: replace(x, **{name: f(t) for name, t in x.arguments().items()}),
-            carry=lambda state, f=layout: {name: f(x) for name, x in state.items()},
-        )
-        yield Variant(f"of inputs {how}", strided)
+    """Give equal values for inputs, masks, gradients and states in any layout, such as transposed, all or one alone."""
+    present = tuple(call.inputs.arguments())
+    is_last = bool(call.setup.padding) or "right" not in call.subject.padding_layouts
+    alone = [(name,) for name in present if call.entry is FORWARD and is_last and len(present) > 1]
+    for (how, layout), names in product(MEMORY.items(), (present, *alone)):
+        strided = call.but(view=partial(_laid_out, names, layout))
+        if names == present:
+            strided = strided.but(
+                carry=lambda state, f=layout: {name: f(x) for name, x in state.items()},
+                cotangent=lambda x, f=layout: f(random_direction(x)),
+            )
+        yield Variant(f"of {' and '.join(names) if names != present else 'inputs'} {how}", strided)
     if not call.setup.padding or call.inputs.key is not None:
         equal = call.but(inputs=call.inputs.rows([0, 0, 0]))
         yield Variant("of expanded rows", equal.but(view=_expanded), base=equal.run(), names="outputs".__eq__)
 
 
-def _cut(x: Tensor) -> Tensor:
-    """Return a part of a larger tensor, which begins elsewhere."""
-    return torch.cat([x, x, x])[len(x) : 2 * len(x)]
+def _laid_out(names: Sequence[str], layout: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
+    """Return the inputs with these arguments in another layout; the mask of a self pattern is one argument."""
+    return replace(inputs, **{name: layout(inputs.arguments()[name]) for name in names})
 
 
 def _expanded(inputs: Inputs) -> Inputs:
@@ -64,11 +68,15 @@ def _expanded(inputs: Inputs) -> Inputs:
 
 @relation("contract", entries=(FORWARD, TRAINING, STEPS), limit=LEAK, applies=lambda s: s.pattern.is_cross)
 def same_source(call: Call) -> Variants:
-    """One tensor passed as both key and value gives the same output as two equal tensors."""
-    copied = call.but(inputs=replace(call.inputs, value=call.inputs.key))
-    shared = copied.but(view=lambda x: replace(x, value=x.key))
+    """One tensor passed as key and value, or as query as well, gives the same output as equal tensors."""
+    source, query = replace(call.inputs, value=call.inputs.key), call.inputs.query
+    one = call.but(inputs=source)
+    shared = one.but(view=lambda x: replace(x, value=x.key))
     names = ("outputs", "gradient of query")
-    yield Variant("of one tensor for key and value", shared, base=copied.run(), names=names.__contains__)
+    yield Variant("of one tensor for key and value", shared, base=one.run(), names=names.__contains__)
+    one = call.but(inputs=replace(source, key=query, value=query))
+    shared = one.but(view=lambda x: replace(x, key=x.query, value=x.query))
+    yield Variant("of one tensor for query, key and value", shared, base=one.run(), names="outputs".__eq__)
 
 
 # --- rows of a batch -------------------------------------------------------------------------------------------------
@@ -111,13 +119,24 @@ batches(
 )(rows_independent)
 
 
-@batches(entries=(FORWARD, TRAINING, STEPS, PACKED), setups=(Setup(9, batch=3),), says="reach others")
+@batches(entries=(FORWARD, TRAINING, PACKED), setups=(Setup(9, batch=3),), says="reach others")
 def bad_row(call: Call) -> Variants:
     """No output and no gradient of a row changes when another row is NaN, inf or 1e7."""
     for value in (torch.nan, torch.inf, 1e7) if call.subject.long else (torch.nan, 1e7):
         bad = _with_row(call, call.inputs.map(partial(torch.full_like, fill_value=value)))
         with contextlib.suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # it refuses NaN
             yield Variant(f"with a row of {value:g}", bad, _others, _others, values=bad.run())
+
+
+relation(
+    "branching",
+    entries=(STEPS,),
+    setups=(Setup(9, batch=3),),
+    limit=LEAK,
+    says="reach others",
+    name="decode_bad_row",
+    summary="While decoding, no output of a row changes when another row is NaN, inf or 1e7.",
+)(bad_row)
 
 
 @relation("batches", entries=(FORWARD,), setups=(*LENGTHS, Setup(batch=7), LONG), limit=ROUNDING)
@@ -129,20 +148,15 @@ def batch_size(call: Call) -> Variants:
         yield Variant(f"of row {row} alone", alone, rows_of(part))
 
 
-@relation(
-    "batches",
-    entries=(TRAINING, PACKED, *DECODING),
-    setups=[
-        Setup(n, rows, padding=layout, embed_dim=16, is_full=bool(layout))
-        for n, rows, layout in ((2, 520, ""), (3, 520, "right"), (3, 40, ""))
-    ],
-    limit=lambda s: s.decode_tolerance,
-    says="are not those of its parts",
-)
+parts = partial(relation, limit=lambda s: s.decode_tolerance, says="are not those of its parts")
+FULL_PARTS = Setup(3, 520, padding="right", embed_dim=16, is_full=True)
+
+
+@parts("batches", entries=(TRAINING, PACKED), setups=(Setup(2, 520, embed_dim=16), FULL_PARTS))
 def many_rows(call: Call) -> Variants:
     """In a batch of 520 rows (40 in decoding), outputs and gradients are those of parts of 7 and the others."""
     query = call.inputs.query
-    if (len(query) == 40) == (call.entry in DECODING) and not call.is_random:
+    if not call.is_random:
         whole, apart = plain_values(call, call.entry), []
         for part in torch.arange(len(query)).split([7, len(query) - 7]):
             direction = random_direction(query)[part]
@@ -151,6 +165,15 @@ def many_rows(call: Call) -> Variants:
         parts = {name: [values[name] for values in apart] for name in whole}
         base = {n: torch.cat(x) if len(whole[n]) == len(query) else torch.stack(x).sum(0) for n, x in parts.items()}
         yield Variant("of a batch", call, values=whole, base=base)
+
+
+parts(
+    "branching",
+    entries=DECODING,
+    setups=(Setup(3, 40, embed_dim=16),),
+    name="decode_many_rows",
+    summary="In a batch of 40 rows, decoding gives what parts of 7 and 33 rows give.",
+)(many_rows)
 
 
 def zero_gradients(call: Call, chosen: Callable[[Tensor], Tensor], forbidden: Callable[[str], Any]) -> Variants:
@@ -194,6 +217,8 @@ def packed_borders(call: Call) -> Variants:
 # --- padding ---------------------------------------------------------------------------------------------------------
 
 padding = partial(relation, "padding", layouts=LAYOUTS, declared_in="padding_layouts")
+content = partial(padding, applies=lambda s: not s.clears_padding)
+"""A relation of the content of padding, which :class:`cab.Attention` sets to zero."""
 
 
 @padding(
@@ -229,7 +254,11 @@ def _of_empty_rows(call: Call) -> Variants:
             yield 0.0 if x.isfinite().all() else torch.inf, f"{name}, rows of padding alone", None, finding
 
 
-@padding(limit=ROUNDING, entries=(TRAINED_OUTPUTS,), setups=(Setup(33, batch=3), LONG._replace(padding="inside")))
+@padding(
+    limit=ROUNDING,
+    entries=(TRAINED_OUTPUTS,),
+    setups=(Setup(33, batch=3, drops_nothing=True), LONG._replace(padding="inside")),
+)
 def padded_in_training(call: Call) -> Variants:
     """In training mode, padded rows give the same output as without padding, whatever the content of the padding."""
     yield Variant("with other padding", call.but(inputs=call.inputs.filled(lambda x: 30.0 * random_direction(x))))
@@ -237,7 +266,7 @@ def padded_in_training(call: Call) -> Variants:
         yield from padded(call)
 
 
-@padding(
+@content(
     "gradient with respect to padding", entries=(TRAINING,), setups=(Setup(33, 5, has_dropout=True),), compares=False
 )
 def padding_gradient(call: Call) -> Variants:
@@ -251,10 +280,10 @@ FINITE_POISON = 1e4
 """Value of the padding for modules of other packages, many of which multiply padding by zero."""
 
 
-@padding(limit=LEAK, entries=(FORWARD, TRAINING, STEPS), setups=(Setup(17, batch=5),))
+@content(limit=LEAK, entries=(FORWARD, TRAINING, STEPS), setups=(Setup(17, batch=5),))
 def padding_poison(call: Call) -> Variants:
     """No real output or gradient changes with extreme padding (NaN, inf, 1e10; 1e4 in foreign modules)."""
-    poison = FINITE_POISON if call.subject.is_foreign else POISON[call.setup.padding]
+    poison = POISON[call.setup.padding] if call.subject.keeps_whole_contract else FINITE_POISON
     filled = call.inputs.filled(lambda x: torch.full_like(x, poison))
     yield Variant(f"with padding of {poison:g}", call.but(inputs=filled))
 

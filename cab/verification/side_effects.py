@@ -89,6 +89,7 @@ PROCESS = SETTINGS | {
 """The same for everything that no call may change. Of a dictionary, changed entries are named."""
 
 UNUSUAL: dict[str, Any] = {
+    "torch.is_autocast_enabled('cpu')": True,
     "torch.get_float32_matmul_precision()": "high",
     "torch.is_autocast_cache_enabled()": False,
     "torch.backends.cuda.flash_sdp_enabled()": False,

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,9 +20,8 @@ from cab.claims import Claims
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.training import TrainableModule, auxiliary_loss
-from cab.verification.compare import ROUNDING, coarsest, rounding
-from cab.verification.inputs import LAYOUTS, Inputs, Module, seed_torch, with_padding
-from cab.verification.side_effects import restored
+from cab.verification.compare import ROUNDING, coarsest
+from cab.verification.inputs import LAYOUTS, Inputs, Module, seed_torch, takes_masks, with_padding
 
 WIDTH, HEADS = 32, 4
 """Size of most modules under verification."""
@@ -83,17 +83,21 @@ class Subject:
 
     @property
     def keeps_whole_contract(self) -> bool:
+        """Whether the class is an attention of this project; a module of another package does not follow all rules."""
         return issubclass(self.cls, Attention)
 
     @property
-    def is_foreign(self) -> bool:
-        """Whether the class wraps a module of another package, which does not follow the rules of this project."""
-        return self.declared("is_foreign")
+    def clears_padding(self) -> bool:
+        """Whether the class inherits all methods that set padded inputs to zero."""
+        methods = ("forward", "prefill", "step")
+        return self.keeps_whole_contract and all(getattr(self.cls, x) is getattr(Attention, x) for x in methods)
 
     @property
     def padding_layouts(self) -> tuple[str, ...]:
-        """The padding layouts that the class supports; the whole contract includes all of them."""
-        return LAYOUTS if self.keeps_whole_contract else self.declared("padding_layouts", LAYOUTS)
+        """Declared padding layouts, or all if ``forward`` accepts masks; the whole contract includes all of them."""
+        if self.keeps_whole_contract:
+            return LAYOUTS
+        return self.declared("padding_layouts", LAYOUTS if takes_masks(self.cls.forward) else ())
 
     @property
     def prompt_padding_layouts(self) -> tuple[str, ...] | None:
@@ -106,7 +110,7 @@ class Subject:
         return self.rounded(self.declared("decode_tolerance", ROUNDING))
 
     def rounded(self, limit: float = ROUNDING) -> float:
-        """Return a limit for float32, or 4 epsilon if that is more and the module computes in a coarser dtype."""
+        """Return a limit for float32, or 4 epsilon if that is more and the class declares a coarser dtype."""
         return max(limit, 4.0 * self.epsilon) if self.epsilon > 1e-6 else limit
 
     @property
@@ -152,12 +156,10 @@ class Subject:
 
     # --- what a module shows ---
 
-    @fact
+    @property
     def epsilon(self) -> float:
-        """Machine epsilon of the coarsest dtype in which the module computes."""
-        with restored():
-            module = self.build()
-            return rounding(module, self.for_check(long=False).draw(module, WHOLE, batch=1))
+        """Machine epsilon of the coarsest dtype in which the class declares to compute if its inputs are float32."""
+        return torch.finfo(self.declared("internal_dtype", torch.float32)).eps
 
     @fact
     def decoding_epsilon(self) -> float:
@@ -188,6 +190,11 @@ class Subject:
     def selects_tokens(self) -> bool:
         """Whether the module declares that outputs do not depend on all tokens."""
         return bool(getattr(self.build(), "selects_tokens", False))
+
+    @fact
+    def opens_gates(self) -> bool:
+        """Whether the module has gates that can be opened."""
+        return open_gates(self.build())
 
     @fact
     def dropout(self) -> float:
@@ -255,11 +262,13 @@ class Subject:
         dropout: float = 0.0,
         seed: int = 0,
         keeps_zeros: bool = False,
+        opens_gates: bool = False,
         **options: Any,
     ) -> Module:
         """Build a module in evaluation mode.
 
         Parameters initialized to zero, such as biases, are randomized unless ``keeps_zeros``: zeros can hide defects.
+        With ``opens_gates``, the module forgets as little as it can; see :func:`open_gates`.
         """
         if self.refuses(embed_dim, num_heads):
             embed_dim, num_heads = WIDTH, HEADS
@@ -267,21 +276,24 @@ class Subject:
         arguments = {"pattern": self.pattern, **sizes, "layer_position": SINGLE_LAYER}
         accepted = {name: value for name, value in arguments.items() if takes(self.cls, name)}
         seed_torch(seed + 10_007 * self.seed, self.device)
-        module: Module = self.cls(**{**accepted, **self.options, **options}).eval()
+        given = {**accepted, **self.options, **options}
+        module: Module = self.cls(**given).eval()
         module = module if self.device == "cpu" else module.to(self.device)
         if not isinstance(getattr(module, "embed_dim", None), int):  # a plain module may lack this attribute
-            if "embed_dim" not in accepted:
+            if "embed_dim" not in given:
                 raise UserError(f"the width of {self.name} is unknown: set its attribute embed_dim")
-            module.embed_dim = embed_dim
+            module.embed_dim = given["embed_dim"]
         with torch.no_grad():
             for parameter in () if keeps_zeros else module.parameters():
                 if parameter.requires_grad and parameter.is_floating_point() and not parameter.any():
                     parameter.normal_(std=0.3)
+        if opens_gates:
+            open_gates(module)
         return module
 
     def refuses(self, embed_dim: int, num_heads: int) -> bool:
         """Return whether a module of another package refuses a size when it is built or called, and report that."""
-        if not self.is_foreign or (embed_dim, num_heads) == (WIDTH, HEADS):
+        if self.keeps_whole_contract or (embed_dim, num_heads) == (WIDTH, HEADS):
             return False
         key, size = ("refuses", embed_dim, num_heads), f"width {embed_dim}, heads {num_heads}"
         if key not in self.shared:
@@ -326,6 +338,29 @@ class Subject:
         if padding not in ("", "single_token", *self.padding_layouts):
             padding = next(iter(self.padding_layouts), "")
         return with_padding(inputs, padding) if padding else inputs
+
+
+GATES = {
+    r"A_log$|(^|[._])decay$|recurrent_(param|gate_bias)$": -9.0,
+    r"dt_bias$|(dt|step)_proj\.bias$": -6.0,
+    r"(^|\.)(f_proj|fgate\w*|forget\w*|decay\w*)(\.\d+)?\.bias$": 9.0,
+}
+"""Values at which a parameter with such a name lets a recurrence forget little: logarithms of a rate of decay, steps
+before a softplus, and forget gates before a sigmoid."""
+
+
+@torch.no_grad()
+def open_gates(module: nn.Module) -> bool:
+    """Make a module forget as little as it can: by its method ``open_gates``, or by the names of its parameters."""
+    methods: list[Any] = [m.open_gates for m in module.modules() if callable(getattr(m, "open_gates", None))]
+    for method in methods:
+        method()
+    is_open = bool(methods)
+    for name, parameter in () if methods else module.named_parameters():
+        for value in (value for pattern, value in GATES.items() if re.search(pattern, name)):
+            parameter.fill_(value)
+            is_open = True
+    return is_open
 
 
 _signature = functools.cache(inspect.signature)

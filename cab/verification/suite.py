@@ -21,31 +21,35 @@ from cab.verification import (  # noqa: F401
     contract,
     decoding,
     growth,
+    kernels,
     learning,
     lengths,
     numerics,
     packed,
     relations,
     relations_of_inputs,
+    rollout,
     training_mode,
     walk,
 )
 from cab.verification.check import CHECKS, FLOAT32, Check, Worst
-from cab.verification.mistakes import check_runs, explain
+from cab.verification.foreign.adapters import ForeignModule
+from cab.verification.localize import guilty
+from cab.verification.mistakes import check_runs, explain, named
 from cab.verification.side_effects import restored
 from cab.verification.subject import WHOLE, Subject
 
 GROUPS = (
-    *("determinism", "state", "contract", "lengths", "batches", "padding", "causality", "training_mode", "decoding"),
+    *("determinism", "state", "contract", "batches", "causality", "padding", "lengths", "training_mode", "decoding"),
     *("branching", "packed", "context", "dropout", "numerics", "precision", "learning", "sizes", "layer_position"),
-    *("limits", "parameters", "growth", "calls", "compile"),
+    *("limits", "parameters", "growth", "calls", "compile", "kernels", "rollout"),
 )
-"""Groups of checks in the order of causes: the process, inputs, lengths, batches, padding, causality, then the rest.
+"""Groups of checks in the order of causes: the process, inputs, batches, causality, padding, lengths, then the rest.
 
 A defect in one group often fails checks of later groups: a causal leak also fails decoding.
 """
 
-ON_DEMAND = ("compile",)
+ON_DEMAND = ("compile", "kernels", "rollout")
 """Groups that run only on request."""
 
 
@@ -56,8 +60,9 @@ class CheckResult:
     Attributes:
         detail: measured quantity, worst value, limit and location.
         longest: number of tokens in the longest sequence tested.
-        finding: the defect in one clause, such as "output 102 depends on token 103", if the check names one.
+        finding: the defect in one clause, such as "output 102 depends on token 103", or an exception.
         error: cause of an exception; equal for all checks that one mistake makes raise.
+        guilty: submodule in which the failure starts, and its place in it, if it is found.
         seconds: run time of the check.
     """
 
@@ -69,6 +74,7 @@ class CheckResult:
     longest: int = 0
     finding: str = ""
     error: str = ""
+    guilty: str = ""
     seconds: float = field(default=0.0, compare=False)
 
 
@@ -91,7 +97,7 @@ def verify_attention(
             that is neither registered nor a :class:`cab.Attention` only needs ``forward``; its decoding is checked
             if it has ``init_state`` and ``step``.
         pattern: NS, CS, NC or CC; a registered attention has to support it.
-        checks: names of checks or check groups (default: all except group ``compile``).
+        checks: names of checks or check groups (default: all except those on demand).
         quick: run without slow checks and long sequences, which takes seconds.
         options: constructor options (default: those of the class).
         complexity: declared complexity of an unregistered class, as in :func:`cab.register_attention`.
@@ -153,7 +159,7 @@ def run(check: Check, subject: Subject, *, is_consequence: bool = False) -> Chec
     A declaration is suggested unless the failure may be the consequence of a failure in an earlier group.
     """
     fresh, start = subject.for_check(long=check.runs_long), perf_counter()
-    passed, finding, error = False, "", ""
+    passed, finding, error, culprit = False, "", "", ""
     try:
         worst = check.measure(fresh)
         passed, detail = worst.passed, worst.detail
@@ -161,17 +167,21 @@ def run(check: Check, subject: Subject, *, is_consequence: bool = False) -> Chec
             finding = worst.finding
             if not is_consequence and may_be_declared(worst, fresh):
                 detail += f"; if intended, declare `{worst.declared_in}`"
+            culprit = guilty(fresh, check.group)
+            detail += f"; first in {culprit}" if culprit else ""
     except (Exception, SystemExit) as raised:
         at = f" at n={fresh.drawn[-1]}" if fresh.drawn else ""
         text = explain(raised, subject)
-        detail, error = f"raised{at} {text}", re.sub(r"\d+", "", text)
-        if at and subject.is_foreign and fresh.drawn[-1] % WHOLE:
+        detail, error, finding = f"raised{at} {text}", re.sub(r"\d+", "", text), f"raised{at} {named(raised)}"
+        is_of_lengths = check.group in ("determinism", "lengths")  # the first calls of other lengths
+        if at and is_of_lengths and not subject.keeps_whole_contract and fresh.drawn[-1] % WHOLE:
             detail += "; if only multiples of some length are supported, declare `length_multiple`"
     detail += f"; skipped: {', '.join(fresh.skipped)}" if fresh.skipped else ""
     longest = max(fresh.drawn, default=0)
     detail += f"; longest n={longest}" if longest else ""
     seconds = perf_counter() - start
-    return CheckResult(subject.name, str(subject.pattern), check.name, passed, detail, longest, finding, error, seconds)
+    name, pattern = subject.name, str(subject.pattern)
+    return CheckResult(name, pattern, check.name, passed, detail, longest, finding, error, culprit, seconds)
 
 
 def may_be_declared(worst: Worst, subject: Subject) -> bool:
@@ -192,9 +202,11 @@ def headline(results: Iterable[CheckResult]) -> str:
     if not failed:
         return ""
     cause = failed[0]
-    leak = "causal leak: " if cause.finding and CHECKS[cause.check].group == "causality" else ""
+    is_leak = cause.finding and not cause.error and CHECKS[cause.check].group == "causality"
+    leak = "causal leak: " if is_leak else ""
     same = sum(result.error == cause.error for result in failed[1:]) if cause.error else 0
-    defect = "an exception" if cause.error else f"{leak}{cause.finding or cause.detail}"
+    defect = f"{leak}{cause.finding or cause.detail.partition('; longest n=')[0]}"
+    defect += f", first in {cause.guilty}" if cause.guilty and cause.guilty not in defect else ""
     text = f"{cause.attention} {cause.pattern}: {defect} ({cause.check})"
     text += f"; {same} further checks raised the same error" if same else ""
     others = len(failed) - 1 - same
@@ -202,7 +214,7 @@ def headline(results: Iterable[CheckResult]) -> str:
 
 
 def select_checks(names: Iterable[str] | None = None, *, quick: bool = False) -> list[Check]:
-    """Return checks by name and group, in the order of the suite (default: all except group ``compile``).
+    """Return checks by name and group, in the order of the suite (default: all except :data:`ON_DEMAND`).
 
     The ``quick`` ones are fast, and have no long sequences.
 
@@ -235,6 +247,8 @@ def subject_of(
     entry = ATTENTIONS.get(attention) if isinstance(attention, str) else ATTENTIONS.entry_of(attention)
     if entry is None:
         assert not isinstance(attention, str)
+        if issubclass(attention, ForeignModule):
+            attention, options = attention.bound(pattern, options)
         return Subject(attention.__name__, attention, pattern, options, complexity, device)
     if pattern not in entry.patterns:
         supported = ", ".join(map(str, entry.patterns))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
@@ -15,7 +17,7 @@ from cab.verification.compare import ROUNDING
 from cab.verification.entries import FORWARD, GRADIENT, LONGEST, TRAINING, Call, Setup, random_direction
 from cab.verification.inputs import Inputs, Module
 from cab.verification.numerics import SLOPE, derivative_error
-from cab.verification.relation import Variant, Variants, is_computed, plain_values, relation, transposed
+from cab.verification.relation import MEMORY, Variant, Variants, is_computed, plain_values, relation
 from cab.verification.subject import Subject
 
 # --- gradients -------------------------------------------------------------------------------------------------------
@@ -33,12 +35,14 @@ gradient = partial(relation, "training_mode", limit=ROUNDING, entries=(GRADIENT,
         Setup(17, 3, padding="left"),
         130,
         Setup(130, 3, padding="inside"),
+        Setup(33, 3, padding="inside", drops_nothing=True),
+        Setup(130, drops_nothing=True),
         Setup(600, is_full=True),
         LONGEST,
     ),
 )
 def training_is_evaluation(call: Call) -> Variants:
-    """Without dropout, training and evaluation mode, with and without autograd, give equal outputs and gradients."""
+    """If nothing is dropped, training and evaluation mode, with and without autograd, give equal values."""
     yield Variant("", call, names="outputs".__eq__ if call.entry is FORWARD else is_computed)
 
 
@@ -50,11 +54,20 @@ def gradient_of_residual(call: Call) -> Variants:
         yield Variant(f"of a gradient x{scale:g}", scaled, factor=scale)
     received: list[Tensor] = []
 
-    def strided(x: Tensor) -> Tensor:
-        received.append(transposed(random_direction(x)))
+    def strided(layout: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        received.append(layout(random_direction(x)))
         return received[-1]
 
-    yield Variant("of a transposed gradient", call.but(cotangent=strided))
+    def overwritten(x: Tensor) -> Tensor:
+        x.detach().fill_(torch.nan)
+        return random_direction(x)
+
+    for how, layout in MEMORY.items():
+        yield Variant(f"of gradients {how}", call.but(cotangent=partial(strided, layout)))
+    with contextlib.suppress(RuntimeError):  # torch refuses the backward pass
+        values = call.but(cotangent=overwritten).run()
+        yield Variant("after a write into the output", call, names=lambda x: x.startswith("gradient"), values=values)
+    yield Variant("of the next call after a write into the output", call)
     for x in received:
         finding = "a backward pass writes into the gradient that it receives"
         yield float(not torch.equal(x, random_direction(x))), "gradient passed to backward", 0.0, finding
@@ -165,7 +178,7 @@ def _backward(module: Module, inputs: Inputs) -> None:
 def parameters_learn(subject: Subject) -> Measurements:
     """As initialized, every parameter receives a gradient in some training step, from output or auxiliary loss."""
     trained = subject.build(keeps_zeros=True).train()
-    missing = {name for name, p in trained.named_parameters() if p.requires_grad}
+    missing = {name for name, p in trained.named_parameters() if p.requires_grad and p.numel()}
     tested = []
     for length, layout in ((1, ""), (17, ""), (70, "right"), (700, "")):
         if not missing:
@@ -192,7 +205,7 @@ def parameters_in_every_batch(call: Call) -> Variants:
     allowed = tuple(call.subject.declared("unused_parameters", ()))
     _backward(call.in_mode(training=True), call.inputs.requiring_grad())
     unused = (name for name, p in call.module.named_parameters() if p.requires_grad and p.grad is None)
-    names = ", ".join(missing := [name for name in unused if not name.startswith(allowed)])
+    names = ", ".join(missing := [name for name in unused if not name.removeprefix("module.").startswith(allowed)])
     yield len(missing), names, None, f"no gradient for {names} at n={call.setup.length}"
 
 
@@ -227,7 +240,8 @@ def dropout_mean(subject: Subject) -> Measurements:
     for rate, length in product(RATES, (1, 5)):
         parts = _parts(subject, rate, length)
         noise = float(parts.std()) / ROWS**0.5
-        yield abs(float(parts.mean()) - 1.0), f"n={length}, dropout {rate:g}", 0.03 + 5.0 * noise
+        if len(parts):
+            yield abs(float(parts.mean()) - 1.0), f"n={length}, dropout {rate:g}", 0.03 + 5.0 * noise
 
 
 @check("dropout", "error of the dropout rate", applies=drops_weights)
@@ -277,7 +291,10 @@ def dropout_per_head(subject: Subject) -> Measurements:
 
 @torch.no_grad()
 def _parts(subject: Subject, rate: float, length: int, *, rows: int = ROWS, seed: int = 1) -> Tensor:
-    """Return the coefficients [rows] of the output without dropout in outputs with dropout, which checks share."""
+    """Return the coefficients [rows] of the output without dropout in outputs with dropout, which checks share.
+
+    Without rows if the output is always zero: a first token that does not see itself.
+    """
     key = (rate, length, rows, seed)
     if key not in subject.shared:
         module = subject.build(num_heads=1, dropout=rate)
@@ -289,5 +306,6 @@ def _parts(subject: Subject, rate: float, length: int, *, rows: int = ROWS, seed
             if expected.any():  # an output of exactly 0, as of ReLU weights, has no coefficient
                 break
         draws = inputs.repeated(rows).run(module.train(), seed=seed).double() - shift
-        subject.shared[key] = (draws * expected).sum((1, 2)) / expected.pow(2).sum().clamp_min(1e-30)
+        parts = (draws * expected).sum((1, 2)) / expected.pow(2).sum().clamp_min(1e-30)
+        subject.shared[key] = parts if expected.any() else parts[:0]
     return subject.shared[key]

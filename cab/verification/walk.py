@@ -19,7 +19,7 @@ from cab.errors import first_line
 from cab.verification.compare import difference
 from cab.verification.decoding import decoding
 from cab.verification.entries import ALL_STEPS, Call, Setup, State, initial_state, read_chunks
-from cab.verification.inputs import Inputs, rows_alone
+from cab.verification.inputs import Inputs, padding_masks, rows_alone
 from cab.verification.relation import Variant, Variants
 
 LONGEST, MOST_ROWS = 48, 6
@@ -95,6 +95,8 @@ class Walk:
     def _start(self, rows: int, seed: int) -> Batch:
         inputs = self.subject.draw(self.module, 1, 7, batch=rows, seed=seed)
         inputs = inputs.map(lambda x: x.to(self.dtype))
+        if inputs.key is not None and self.subject.decodes_padding("inside"):
+            inputs = replace(inputs, key_padding=padding_masks("inside", inputs.key).roll(seed, 0))
         padding = torch.zeros(rows, 0, dtype=torch.bool, device=self.subject.device)
         empty = replace(inputs, query=inputs.query[:, :0], query_padding=padding)
         return Batch(empty, empty.query, initial_state(self.module, inputs))

@@ -50,36 +50,6 @@ def test_suite_trains_each_cell(tmp_path: Path) -> None:
     assert (tmp_path / "records").is_dir()
 
 
-def test_fuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert program("verification.fuzz", monkeypatch, "2").main() == 0
-    assert "compared" in capsys.readouterr().out
-
-
-def test_kernel_gains_of_one_kernel(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Rows of the kernel are replaced, rows of kernels that no longer exist vanish, others stay."""
-    table = tmp_path / "gains.csv"
-    table.write_text("kernel,length\ncausal_abc,64\nno_such_kernel,64\nKeyMeans,64\n")
-    arguments = ["causal_abc", "--lengths", "64", "--rounds", "1", "--table", str(table)]
-    program("benchmarks.kernel_gains", monkeypatch, *arguments).main()
-    assert "causal_abc" in capsys.readouterr().out
-    rows = pd.read_csv(table)
-    assert list(rows["kernel"]) == ["KeyMeans", "causal_abc"]
-    assert rows["bytes_checkpointed"].iloc[-1] > 0
-
-
-def test_every_kernel_has_equal_gradients_in_all_forms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``measure`` compares them."""
-    module = program("benchmarks.kernel_gains", monkeypatch)
-    assert all(module.measure(name, 64, 1)["kernel"] == name for name in module.KERNELS)
-
-
-def test_the_table_holds_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = program("benchmarks.kernel_gains", monkeypatch)
-    assert set(pd.read_csv(module.TABLE)["kernel"]) == set(module.KERNELS)
-
-
 @pytest.mark.slow
 def test_a_bug_of_the_installed_release_is_replayed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     table = tmp_path / "bugs.csv"

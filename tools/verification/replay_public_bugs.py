@@ -2,15 +2,16 @@
 
     python -m tools.verification.replay_public_bugs --releases DIR --out results/public_bugs.csv
 
-`tools/verification/public_bugs.csv` lists the bugs; a bug without a good release is open in the newest release. Its
-column `name` may end with options of `cab verify`.
+`tools/verification/public_bugs.csv` lists all bugs that were tried; a bug without a good release is open in the newest
+release. Its column `name` may end with options of `cab verify`. A bug that cannot be replayed has its result there.
 A release is a version of transformers, whose packages are in `tools/verification/public_bug_releases.csv`, or that of
-another package, such as `minGRU-pytorch==0.2.1`. Releases are installed with pip into DIR, one folder per release,
-without dependencies; torch and numpy of this environment are used.
+another package, such as `minGRU-pytorch==0.2.1`, followed by the packages that it imports. Releases are installed with
+pip into DIR, one folder per release, without dependencies; torch and numpy of this environment are used.
 
-Columns of the output: the columns of the list; `result` is `caught` if one of the checks fails in the bad release and
-`missed` otherwise; `evidence` is the detail of the first failed check; `after_repair` is `passed`, `open`, or
-`false alarm` with the detail of the first failed check.
+Columns of the output: the columns of the list; `result` is `caught` if one of the checks fails in the bad release,
+`missed` otherwise, or the result in the list (`not reproduced`, `not run`); `evidence` is the detail of the first
+failed check, or the reason; `after_repair` is `passed`, `open`, or `false alarm` with the detail of the first failed
+check.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ def install(release: str, folder: Path) -> Path | None:
     """Install a release into its folder unless it exists; return None for the release of this environment."""
     if release == version("transformers"):
         return None
-    target = folder.resolve() / release
+    packages = release.split()
+    target = folder.resolve() / packages[0]
     if not target.is_dir():
-        packages = [release]
         if "==" not in release:
             [pins] = [row for row in read(LISTS / "public_bug_releases.csv") if row["transformers"] == release]
             packages = [f"{name}=={pin}" for name, pin in pins.items()]
@@ -56,10 +57,13 @@ def failures(name: str, checks: str, target: Path | None) -> list[dict[str, str]
     process = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
     if process.returncode not in (0, 1):
         raise RuntimeError(process.stderr.strip().splitlines()[-1])
-    return [row for row in csv.DictReader(io.StringIO(process.stdout)) if row["passed"] == "false"]
+    output = process.stdout.replace(f"{target}{os.sep}", "")
+    return [row for row in csv.DictReader(io.StringIO(output)) if row["passed"] == "false"]
 
 
 def replay(bug: dict[str, str], folder: Path) -> dict[str, str]:
+    if bug["result"]:
+        return bug | {"after_repair": ""}
     before = failures(bug["name"], bug["checks"], install(bug["bad"], folder))
     found = {"result": "caught" if before else "missed", "evidence": before[0]["detail"] if before else ""}
     if not bug["good"]:

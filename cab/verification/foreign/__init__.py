@@ -17,20 +17,20 @@ from typing import Any
 import yaml
 from torch import nn
 
+from cab.attention import Attention
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry.files import load_object
 from cab.registry.names import is_file
 from cab.verification.foreign.adapters import (
-    ARGUMENTS,
     CAUSAL,
     ForeignModule,
     FunctionAttention,
     HuggingFaceFunction,
     WrappedModule,
-    declarations_of,
 )
 from cab.verification.foreign.hugging_face import model_class
+from cab.verification.inputs import MASKS, arguments_of
 
 __all__ = ["ForeignModule", "adapter_of", "parse_options", "subject_class"]
 
@@ -45,8 +45,8 @@ def subject_class(name: str) -> type[nn.Module]:
     """Return the class to verify for a name with a colon.
 
     * ``hf:TYPE`` or ``hf:TYPE:option=value,...``: a Hugging Face model.
-    * ``FILE.py:Class``: the class itself.
-    * ``FILE.py:function`` or ``package.module:name``: an attention function or a factory of modules.
+    * A subclass of :class:`cab.Attention`, and a class in a file that is called as one: the class itself.
+    * Another class, an attention function or a factory of modules, in a file or a package: its adapter.
 
     Raises:
         UserError: a file, package or name does not exist, or an option is invalid.
@@ -55,21 +55,25 @@ def subject_class(name: str) -> type[nn.Module]:
         model_type, _, options = name.removeprefix("hf:").partition(":")
         return model_class(model_type, parse_options(filter(None, options.split(","))))
     target = load_object(name) if is_file(name) else _imported(name)
-    if is_file(name) and isinstance(target, type) and issubclass(target, nn.Module):
-        return target
-    if not callable(target):
-        raise UserError(f"{name} is neither a class, an attention function nor a factory of modules")
-    return adapter_of(target, name)
+    if isinstance(target, nn.Module) or not callable(target):
+        kind = f"an object of {type(target).__name__}"
+        raise UserError(f"{name} is {kind}; name a class, an attention function or a factory of modules")
+    return adapter_of(target, name, is_in_file=is_file(name))
 
 
-def adapter_of(function: Callable[..., Any], name: str) -> type[ForeignModule]:
-    """Return the adapter class of an attention function or of a factory, chosen by the arguments.
+def adapter_of(function: Callable[..., Any], name: str, *, is_in_file: bool = True) -> type[nn.Module]:
+    """Return the class to verify for a class, an attention function or a factory, chosen by its signature.
 
-    ``f(module, query, key, value, attention_mask, ...)`` is an attention function of Hugging Face,
-    ``f(query, key, value, ...)`` a plain one. Any other callable is a factory that accepts some of ``pattern``,
-    ``embed_dim``, ``num_heads`` and ``dropout`` and returns a module.
+    A subclass of :class:`cab.Attention` is returned itself, and so is a class in a file whose ``forward`` accepts the
+    masks of this project or no masks. ``f(module, query, key, value, attention_mask, ...)`` is an
+    attention function of Hugging Face, ``f(query, key, value, ...)`` a plain one. Any other callable is a factory that
+    accepts some of ``pattern``, ``embed_dim``, ``num_heads`` and ``dropout`` and returns a module.
     """
-    names = list(inspect.signature(function).parameters)
+    if isinstance(function, type) and issubclass(function, nn.Module):
+        masks = arguments_of(function.forward) & {*MASKS, "attn_mask"}
+        if issubclass(function, Attention) or (is_in_file and masks in (set(), {*MASKS})):
+            return function
+    names = list(inspect.signature(function).parameters) if arguments_of(function) else []
     base: type[ForeignModule]
     attributes: dict[str, Any] = {"function": staticmethod(function)}
     if names[:1] == ["module"] and "attention_mask" in names:
@@ -79,30 +83,15 @@ def adapter_of(function: Callable[..., Any], name: str) -> type[ForeignModule]:
         if not any(argument in names for argument in CAUSAL):
             attributes["patterns"] = (Pattern.NS, Pattern.NC)
     else:
-        _check_factory(name, function)
-        try:
-            base, attributes = WrappedModule, {"factory": staticmethod(function), **declarations_of(function)}
-        except Exception as error:
-            raise UserError(f"cannot build {name}: {type(error).__name__}: {error}") from error
+        base, attributes = WrappedModule, {"factory": staticmethod(function)}
     # The hash of the code covers a file; code of a package is identified by the version of the package.
-    package = next(iter(distributions().get(function.__module__.partition(".")[0], [])), "")
-    module, path = function.__module__, function.__qualname__
+    origin = getattr(function, "func", function)  # of a functools.partial
+    origin = origin if hasattr(origin, "__qualname__") else type(origin)
+    module, path = origin.__module__, origin.__qualname__
+    package = next(iter(distributions().get(module.partition(".")[0], [])), "")
     module, path = (base.__module__, f"{module}.{path}") if package else (module, path)
     attributes |= {"package": package, "__module__": module, "__qualname__": path}
     return type(name.rpartition(":")[2], (base,), attributes)
-
-
-def _check_factory(name: str, function: Callable[..., Any]) -> None:
-    required = [
-        argument
-        for argument, p in inspect.signature(function).parameters.items()
-        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and argument not in ARGUMENTS
-    ]
-    if required:
-        raise UserError(
-            f"{name} requires the arguments {', '.join(required)}, which are unknown; verify a function in a file that "
-            f"accepts some of {', '.join(ARGUMENTS)} and returns the module"
-        )
 
 
 def _imported(name: str) -> Any:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from cab.claims import Claims
+from cab.errors import UserError
 from cab.patterns import Pattern
-from cab.verification.inputs import LAYOUTS
+from cab.verification.inputs import LAYOUTS, arguments_of, takes_masks
 
 ARGUMENTS = ("pattern", "embed_dim", "num_heads", "dropout")
 """Arguments that a factory may accept."""
@@ -24,6 +26,10 @@ DECLARATIONS = (
     "max_token_distance",
     "autocast_dtypes",
     "length_multiple",
+    "selects_tokens",
+    "internal_dtype",
+    "unused_parameters",
+    "has_constant_size_state",
 )
 """Class attributes that a module may declare."""
 
@@ -47,7 +53,6 @@ class ForeignModule(nn.Module):
         claims: residual connections and MLPs leave most of an output to its own token.
     """
 
-    is_foreign: ClassVar[bool] = True
     package: ClassVar[str] = ""
     patterns: ClassVar[tuple[Pattern, ...]] = tuple(Pattern)
     padding_layouts: tuple[str, ...] = ("right", "left")
@@ -55,13 +60,25 @@ class ForeignModule(nn.Module):
 
     embed_dim: int
 
+    @classmethod
+    def bound(cls, pattern: Pattern, options: Mapping[str, Any]) -> tuple[type[Self], dict[str, Any]]:
+        """Return the class for a pattern and options, and the options of its constructor.
+
+        Raises:
+            UserError: the module does not run in the pattern, or has no such option.
+        """
+        if pattern not in cls.patterns:
+            supported = ", ".join(map(str, cls.patterns))
+            raise UserError(f"{cls.__name__} does not support pattern {pattern} (supported: {supported})")
+        _check_options(cls.__name__, options, arguments_of(cls))
+        return cls, dict(options)
+
 
 class WrappedModule(ForeignModule):
     """A module built by a factory, called according to the arguments of its ``forward``.
 
-    * ``query_padding_mask`` and ``key_padding_mask``: the call of this project.
-    * ``attn_mask`` and ``key_padding_mask``: the call of ``torch.nn.MultiheadAttention``.
-    * Otherwise: ``forward(x)`` or ``forward(query, key, value)``, without padding.
+    It receives those of ``query_padding_mask`` and ``key_padding_mask`` that it names; without them, there is no
+    padding. With ``attn_mask``, it is called like ``torch.nn.MultiheadAttention``, which may return a tuple.
     """
 
     factory: ClassVar[Callable[..., nn.Module]]
@@ -71,22 +88,55 @@ class WrappedModule(ForeignModule):
     ) -> None:
         super().__init__()
         self.pattern = Pattern.parse(pattern)
-        arguments = {"pattern": self.pattern, "embed_dim": embed_dim, "num_heads": num_heads, "dropout": dropout}
-        self.module = build_from(type(self).factory, arguments)
+        sizes = {"pattern": self.pattern, "embed_dim": embed_dim, "num_heads": num_heads, "dropout": dropout}
+        factory = type(self).factory
+        named = arguments_of(factory)
+        accepted = sizes.keys() & named or (sizes.keys() if "kwargs" in named else set())
+        arguments = {name: sizes[name] for name in accepted} | dict.fromkeys(named & {"batch_first"}, True)
+        self.module = factory(**arguments)
         self.embed_dim = getattr(self.module, "embed_dim", embed_dim)
 
+    @classmethod
+    def bound(cls, pattern: Pattern, options: Mapping[str, Any]) -> tuple[type[Self], dict[str, Any]]:
+        """Return the class with the declarations of the module that is built for a pattern and options."""
+        sizes = {name: value for name, value in options.items() if name in ARGUMENTS}
+        own = {name: value for name, value in options.items() if name not in ARGUMENTS}
+        _check_options(cls.__name__, options, arguments_of(cls.factory))
+        factory = functools.partial(cls.factory, **own)
+        if missing := required(factory):
+            raise UserError(
+                f"{cls.__name__} requires the arguments {', '.join(missing)}: set them, such as {missing[0]}=VALUE, or "
+                f"verify a function in a file that accepts some of {', '.join(ARGUMENTS)} and returns the module"
+            )
+        named = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        chosen: type[Self] = type(cls.__name__, (cls,), named | {"factory": staticmethod(factory)})
+        try:
+            with torch.random.fork_rng(devices=[]):
+                module = chosen(**{"pattern": pattern, **sizes}).module
+        except Exception as error:
+            given = " ".join(f"{name}={value}" for name, value in options.items())
+            place = " ".join(filter(None, (f"for pattern {pattern}", given and f"with {given}")))
+            raise UserError(f"cannot build {cls.__name__} {place}: {type(error).__name__}: {error}") from error
+        if not isinstance(module, nn.Module):
+            raise UserError(f"{cls.__name__} returns {type(module).__name__}, not a torch.nn.Module")
+        chosen.padding_layouts = LAYOUTS if takes_masks(module.forward) else ()
+        for name in (name for name in DECLARATIONS if hasattr(module, name)):
+            setattr(chosen, name, getattr(module, name))
+        for name in (name for name in DECODING if hasattr(module, name)):
+            setattr(chosen, name, _delegated(name))
+        return chosen, sizes
+
     def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, **masks: Tensor) -> Tensor:
-        names = _arguments(self.module)
         source = () if key is None else (key, value)
-        if "query_padding_mask" in names or "kwargs" in names:
-            return self.module(query, *source, **masks)
-        if "attn_mask" not in names:
-            return self.module(query, *source)
-        order = None
+        names = arguments_of(self.module.forward)
+        accepted = {name: mask for name, mask in masks.items() if name in names or "kwargs" in names}
+        if "attn_mask" not in names or "query_padding_mask" in names:
+            return self.module(query, *source, **accepted)
         if self.pattern is Pattern.CS:
-            order = torch.ones(query.shape[1], query.shape[1], dtype=torch.bool, device=query.device).triu(1)
-        padding = masks.get("key_padding_mask")
-        output = self.module(query, *(source or (query, query)), key_padding_mask=padding, attn_mask=order)
+            length = query.shape[1]
+            accepted["attn_mask"] = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
+        source = source or (query, query) if "key" in names else ()
+        output = self.module(query, *source, **accepted)
         return output[0] if isinstance(output, tuple) else output
 
 
@@ -140,21 +190,22 @@ class HuggingFaceFunction(FunctionAttention):
         return outputs
 
 
-def build_from(factory: Callable[..., nn.Module], arguments: Mapping[str, Any]) -> nn.Module:
-    """Call a factory with those of the arguments that it accepts, and ``batch_first``."""
-    parameters = inspect.signature(factory).parameters
-    return factory(**{name: value for name, value in {**arguments, "batch_first": True}.items() if name in parameters})
+def _check_options(name: str, options: Mapping[str, Any], accepted: set[str]) -> None:
+    for option in options.keys() - accepted if "kwargs" not in accepted else ():
+        raise UserError(f"{name} has no option '{option}' (options: {', '.join(sorted(accepted - {'pattern'}))})")
 
 
-def declarations_of(factory: Callable[..., nn.Module]) -> dict[str, Any]:
-    """Return the class attributes for the modules of ``factory``: their declarations and methods for decoding."""
-    with torch.random.fork_rng(devices=[]):
-        module = build_from(factory, {"pattern": Pattern.NS, "embed_dim": 32, "num_heads": 4, "dropout": 0.0})
-    names = _arguments(module)
-    has_masks = "kwargs" in names or "query_padding_mask" in names or {"attn_mask", "key_padding_mask"} <= names
-    declared: dict[str, Any] = {"padding_layouts": LAYOUTS if has_masks else ()}
-    declared |= {name: getattr(module, name) for name in DECLARATIONS if hasattr(module, name)}
-    return declared | {name: _delegated(name) for name in DECODING if hasattr(module, name)}
+def required(factory: Callable[..., nn.Module]) -> list[str]:
+    """Return the arguments without a default that :class:`WrappedModule` does not fill."""
+    return [
+        name
+        for name, p in inspect.signature(factory).parameters.items()
+        if p.default is p.empty
+        and (
+            p.kind is p.POSITIONAL_ONLY
+            or (p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and name not in ARGUMENTS)
+        )
+    ]
 
 
 def _delegated(name: str) -> Callable[..., Any]:
@@ -164,9 +215,3 @@ def _delegated(name: str) -> Callable[..., Any]:
         return getattr(self.module, name)(*arguments, **options)
 
     return call
-
-
-def _arguments(module: nn.Module) -> set[str]:
-    """Return the names of the arguments of ``forward``, with ``kwargs`` for any keyword arguments."""
-    parameters = inspect.signature(module.forward).parameters
-    return {"kwargs" if p.kind is p.VAR_KEYWORD else name for name, p in parameters.items()}

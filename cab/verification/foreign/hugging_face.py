@@ -14,46 +14,43 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from itertools import islice, product
 from typing import Any, ClassVar
 
 import torch
-import yaml
 from torch import Tensor
 
 from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
 from cab.verification.foreign.adapters import ForeignModule
+from cab.verification.foreign.shrink import tiny_configs
 from cab.verification.subject import HEADS, WIDTH
 
 KERNELS = ("fla", "causal_conv1d", "mamba_ssm", "kernels")
 """Packages with GPU kernels, hidden while a model is built so that the PyTorch implementation runs."""
 
-CACHES = ("cache_params", "state", "past_key_values")
+STATES = ("cache_params", "state")
+"""Names of the cache argument of state space models."""
+
+CACHES = (*STATES, "past_key_values", "cache")
 """Names of the cache argument, most specific first."""
 
-MODELS = yaml.safe_load(Path(__file__).with_name("models.yaml").read_text(encoding="utf-8"))
-"""Options and padding of model types."""
+OPTIONS = ("attn_implementation", "max_token_distance")
+"""Options that are not fields of the configuration."""
 
+TOKEN = 9
+"""A token that is not special."""
 
-def config_of(model_type: str, width: int, heads: int, overrides: Mapping[str, Any]) -> Any:
-    """Return the configuration of a model of this hidden size; head dimensions are even for rotary embeddings."""
-    from transformers import AutoConfig
-
-    default = AutoConfig.for_model(model_type)
-    options = {*default.to_dict(), *default.attribute_map}
-    values = {"width": width, "inner": 2 * width, "heads": heads, "inner_heads": 2 * heads, "no_dropout": 0.0}
-    values |= {"head_width": width // heads, "even_head_width": max(2, width // heads // 2 * 2)}
-    sizes = {name: values.get(key, key) for key, names in MODELS["sizes"].items() for name in options & {*names}}
-    if model_type == "mamba2":
-        sizes["head_dim"] = width // heads
-    return AutoConfig.for_model(model_type, **{**sizes, **MODELS["options"].get(model_type, {}), **overrides})
+WINDOWS = ("sliding_window", "attention_window", "attention_window_size", "attention_chunk_size", "sliding_window_size")
+"""Names of the number of tokens in a window."""
 
 
 class HuggingFaceModel(ForeignModule):
     """A Hugging Face model of one or two layers with random weights, called with ``inputs_embeds``.
 
     Attributes:
+        attempt: number of the tiny configuration.
+        reads_tokens: whether the model requires tokens; their embeddings are replaced.
         max_token_distance: option of this name, or that of the sliding windows if every layer has one, or None.
     """
 
@@ -61,30 +58,50 @@ class HuggingFaceModel(ForeignModule):
     prompt_padding_layouts: ClassVar[tuple[str, ...]]
     model_type: ClassVar[str]
     overrides: ClassVar[Mapping[str, Any]]
+    attempt: ClassVar[int]
+    reads_tokens: ClassVar[bool]
 
-    def __init__(self, *, embed_dim: int = 32, num_heads: int = 4) -> None:
+    def __init__(self, *, embed_dim: int = WIDTH, num_heads: int = HEADS) -> None:
         super().__init__()
-        from transformers import AutoModel
-
         self.embed_dim = embed_dim
-        overrides = dict(self.overrides)
-        implementation = {name: overrides.pop(name) for name in ("attn_implementation",) if name in overrides}
-        self.max_token_distance = overrides.pop("max_token_distance", None)
-        config = config_of(self.model_type, embed_dim, num_heads, overrides)
-        if self.max_token_distance is None and self.model_type in MODELS["windowed"] and config.sliding_window:
-            self.max_token_distance = config.num_hidden_layers * (config.sliding_window - 1)
+        config = self.config(embed_dim, num_heads)
+        self.max_token_distance = self.overrides.get("max_token_distance", reach(config))
+        is_part = config.is_encoder_decoder and Pattern.CS in self.patterns
+        if Pattern.CS in self.patterns:
+            config.is_encoder_decoder, config.is_decoder = False, True
+        implementation = {name: x for name, x in self.overrides.items() if name == "attn_implementation"}
+        auto = importlib.import_module("transformers")
         with without_kernels():
-            self.model = AutoModel.from_config(config, **implementation).float()
+            model = (auto.AutoModelForCausalLM if is_part else auto.AutoModel).from_config(config, **implementation)
+        self.model = (model.get_decoder() if is_part else model).float()
         names = inspect.signature(self.model.forward).parameters
         self.arguments = frozenset(names)
         self.cache_argument = next((name for name in CACHES if name in names), None)
         self._draw_weights()
 
     @classmethod
+    def config(cls, width: int = WIDTH, heads: int = HEADS) -> Any:
+        """Return the tiny configuration of this width, with the overrides."""
+        from transformers import AutoConfig
+
+        model_type, fields = next(islice(tiny_configs(cls.model_type, width, heads), cls.attempt, None))
+        overrides = {name: x for name, x in cls.overrides.items() if name not in OPTIONS}
+        return AutoConfig.for_model(model_type, **{**fields, **overrides})
+
+    @classmethod
+    def runs(cls) -> bool:
+        """Return whether a model can be built and read some tokens."""
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                return bool(cls()(torch.randn(1, 24, WIDTH)).isfinite().all())
+        except Exception:  # any exception of any model
+            return False
+
+    @classmethod
     def suggested_option(cls, message: str) -> str:
         """Return an option of the configuration whose value is in the message of an exception, and a smaller value."""
-        config = config_of(cls.model_type, WIDTH, HEADS, cls.overrides).to_dict()
-        sizes = {name: value for name, value in config.items() if type(value) is int and value > WIDTH}
+        fields = {**cls.overrides, **cls.config().to_dict()}  # the overrides first
+        sizes = {name: value for name, value in fields.items() if type(value) is int and value > WIDTH}
         for name, value in sizes.items():
             if f"({value})" in message:
                 option = f"hf:{cls.model_type}:{name}={WIDTH // HEADS}"
@@ -112,14 +129,20 @@ class HuggingFaceModel(ForeignModule):
         return self._call(query, **masks, use_cache=False).last_hidden_state
 
     def _call(self, query: Tensor, **arguments: Any) -> Any:
-        """Call the model with those of the arguments that it has."""
+        """Call the model with those of the arguments that it has; if it reads tokens, a hook sets their embeddings."""
         accepted = {name: value for name, value in arguments.items() if name in self.arguments}
-        return self.model(inputs_embeds=query, **accepted)
+        if not self.reads_tokens:
+            return self.model(inputs_embeds=query, **accepted)
+        hook = self.model.get_input_embeddings().register_forward_hook(lambda *_: query)
+        try:
+            return self.model(torch.full(query.shape[:2], TOKEN, device=query.device), **accepted)
+        finally:
+            hook.remove()
 
     def _mask(self, padding: Tensor, *, past: int) -> dict[str, Any]:
         """Return the arguments for a padding mask [B, past + N] of all tokens read so far."""
         real = (~padding).long()
-        if self.cache_argument in ("cache_params", "state"):  # state space models: the mask of the new tokens
+        if self.cache_argument in STATES:  # state space models: the mask of the new tokens
             return {"attention_mask": real[:, past:]}
         if Pattern.CS not in self.patterns:  # encoders: some count positions from another number than 0
             return {"attention_mask": real}
@@ -139,7 +162,7 @@ class HuggingFaceModel(ForeignModule):
         mask = read.new_zeros(query.shape[:2]) if query_padding_mask is None else query_padding_mask
         padding, past, cache = torch.cat([read, mask], 1), read.shape[1], unpack(tensors)
         arguments = self._mask(padding, past=past) if padding.any() else {}
-        if self.cache_argument != "past_key_values":
+        if self.cache_argument in STATES:
             arguments["cache_position"] = torch.arange(past, padding.shape[1], device=query.device)
         if cache is not None:
             arguments[self.cache_argument or ""] = cache
@@ -163,11 +186,13 @@ class HuggingFaceModel(ForeignModule):
         """
         module = type(self.model).__module__
         names = vars(sys.modules[module]).items()
-        caches = [x for name, x in names if name.endswith("Cache") and getattr(x, "__module__", "") == module]
-        if not caches and self.cache_argument != "past_key_values":
-            return None
-        from transformers import DynamicCache
+        from transformers import Cache, DynamicCache
 
+        own = [x for name, x in names if name.endswith("Cache") and getattr(x, "__module__", "") == module]
+        # A class in the module can be the cache of a layer.
+        caches = [x for x in own if self.cache_argument in STATES or issubclass(x, Cache)]
+        if not caches and self.cache_argument in (None, *STATES):
+            return None
         cls = caches[0] if caches else DynamicCache
         arguments = {"config": self.model.config, "batch_size": batch_size, "max_batch_size": batch_size}
         arguments |= {"dtype": torch.float32, "device": self.model.device}
@@ -201,21 +226,41 @@ def model_class(model_type: str, overrides: Mapping[str, Any]) -> type[HuggingFa
         raise UserError(f"cannot import transformers ({error}); install it: `pip install transformers`") from error
     if model_type not in auto.MODEL_MAPPING_NAMES:
         raise unknown_name("Hugging Face model type", model_type, auto.MODEL_MAPPING_NAMES)
-    is_causal = model_type not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    is_encoder = model_type in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not overrides.get("is_decoder")
     options = ",".join(f"{name}={value}" for name, value in overrides.items())
     name = f"hf:{model_type}{f':{options}' if options else ''}"
-    return type(
-        name,
-        (HuggingFaceModel,),
-        {
+    with without_kernels():
+        fields = [tiny for _, tiny in tiny_configs(model_type, WIDTH, HEADS)]
+        is_causal = (
+            not is_encoder
+            or importlib.import_module("transformers").AutoConfig.for_model(model_type).is_encoder_decoder
+        )
+
+    def subject(attempt: int, *, reads_tokens: bool) -> type[HuggingFaceModel]:
+        has_window = any(type({**fields[attempt], **overrides}.get(window)) is int for window in WINDOWS)
+        attributes = {
             "__module__": __name__,
             "model_type": model_type,
             "overrides": dict(overrides),
+            "attempt": attempt,
+            "reads_tokens": reads_tokens,
             "patterns": (Pattern.CS,) if is_causal else (Pattern.NS,),
             "padding_layouts": ForeignModule.padding_layouts if is_causal else ("right",),
-            "prompt_padding_layouts": ("left",) if model_type in MODELS["left_prompts"] else ("right", "left"),
-        },
-    )
+            "prompt_padding_layouts": ("left",) if has_window else ("right", "left"),  # windows count padding
+        }
+        return type(name, (HuggingFaceModel,), attributes)
+
+    choices = product((False, True), range(len(fields)))
+    tried = (subject(attempt, reads_tokens=reads_tokens) for reads_tokens, attempt in choices)
+    return next((cls for cls in tried if cls.runs()), subject(0, reads_tokens=False))
+
+
+def reach(config: Any) -> int | None:
+    """Return the largest distance between tokens that a model connects if every layer has a window, else None."""
+    fields = config.to_dict()
+    size, kinds = fields.get("sliding_window"), {*(fields.get("layer_types") or ("sliding_attention",))}
+    is_local = type(size) is int and kinds == {"sliding_attention"} and fields.get("use_sliding_window", True)
+    return config.num_hidden_layers * (size - 1) if is_local else None
 
 
 # --- caches as flat dicts of tensors, batch first ---

@@ -35,6 +35,24 @@ def leaky(q, k, v, is_causal):
 def layer(embed_dim):
     return nn.Sequential(nn.Linear(embed_dim, embed_dim), nn.Tanh())
 
+class Declares(nn.Module):
+    internal_dtype, selects_tokens, unused_parameters = torch.bfloat16, True, ("spare",)
+
+    def __init__(self, embed_dim):
+        super().__init__()
+        self.value, self.spare = nn.Linear(embed_dim, embed_dim), nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, x):
+        coarse = self.value(x).bfloat16().float()
+        return coarse + self.spare(x) if x.shape[1] > 200 else coarse
+
+class Overflows(Declares):
+    def forward(self, x):
+        return self.value(x).masked_fill(x > 9.0, -1e9)
+
+def declares(embed_dim):
+    return Declares(embed_dim)
+
 def needs_more(embed_dim, window):
     return layer(embed_dim)
 
@@ -73,6 +91,18 @@ def test_factory_of_a_module_without_masks(file):
     assert set(failed(f"{file}:layer", "NS", checks)) == {"context_is_used", "context_map"}
 
 
+def test_overflow_does_not_suggest_a_multiple_of_lengths(file):
+    [detail] = failed(f"{file}:Overflows", "NS", ["autocast_gradient"]).values()
+    assert "without overflow" in detail
+    assert "length_multiple" not in detail
+
+
+@pytest.mark.parametrize("name", ["Declares", "declares"])
+def test_factory_passes_on_what_its_module_declares(file, name):
+    checks = ["float32_kept", "context_map", "parameters_in_every_batch"]
+    assert failed(f"{file}:{name}", "NS", checks) == {}
+
+
 def test_module_called_like_multihead_attention():
     """Rows of padding give NaN in torch; other padding is right."""
     assert set(failed("torch.nn:MultiheadAttention", "NS", ["padding"])) == {
@@ -107,7 +137,7 @@ def test_sound_model_of_transformers_passes(name, pattern):
 
 
 def test_window_of_a_model_is_declared():
-    assert subject_class("hf:mistral")().max_token_distance == 7
+    assert subject_class("hf:mistral")().max_token_distance == 14
     assert failed("hf:mistral", "CS", ["token_distance", "decode_padded_left"]) == {}
 
 
@@ -142,6 +172,9 @@ def test_any_cache_is_packed_batch_first():
         ("torch.nn:Conv1d", "requires the arguments in_channels"),
         ("not_imported:Mine", "write not_imported.py:Mine"),
         ("{file}:needs_more", "requires the arguments window"),
+        ("torch.nn.functional:scaled_dot_product_attention", "the arguments of scaled_dot_product_attention cannot be"),
+        ("torch.nn.functional:np", "is an object of module"),
+        ("hf:llama", r"does not support pattern NS \(supported: CS\)"),
         ("{file}:number", "no torch.nn.Module class 'number'"),
     ],
 )
@@ -149,4 +182,60 @@ def test_mistakes(file, name, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("not_imported.py").touch()
     with pytest.raises(UserError, match=message):
-        subject_class(name.format(file=file))
+        failed(name.format(file=file), "NS", ["same_seed"])
+
+
+SIGNATURES = """
+import torch
+from torch import nn
+
+class Layer(nn.Module):
+    def __init__(self, *, embed_dim, num_heads=4, pattern="CS", window=1, **other):
+        super().__init__()
+        if str(pattern) != "CS" or embed_dim % 64 or num_heads != 2 or window != 8:
+            raise ValueError(f"{pattern} {embed_dim} {num_heads} {window}")
+        self.linear, self.rest = nn.Linear(embed_dim, embed_dim), nn.Parameter(torch.zeros(0, embed_dim))
+        self.layout = Rearranged()
+
+    def forward(self, x):
+        y = self.layout(torch.cat([self.rest.expand(len(x), -1, -1), self.linear(x)], 1))
+        return y.cumsum(1) / torch.arange(1, 1 + x.shape[1])[:, None]
+
+class Rearranged(nn.Module):  # its copies are in training mode, as those of the layers of einops
+
+    def __getstate__(self):
+        return {}
+
+    def __setstate__(self, state):
+        super().__init__()
+
+    def forward(self, x):
+        return x
+
+class Masked(Layer):
+    def forward(self, x, key_padding_mask=None, attn_mask=None):
+        return super().forward(x)
+
+def factory(pattern, embed_dim, num_heads, window):
+    return Layer(embed_dim=embed_dim, num_heads=num_heads, pattern=pattern, window=window)
+
+def any_arguments(**all):
+    return Layer(**all)
+"""
+OPTIONS = {"embed_dim": 64, "num_heads": 2, "window": 8}
+
+
+@pytest.mark.parametrize("name", ["Layer", "Masked", "factory", "any_arguments"])
+@pytest.mark.parametrize("entrance", ["layers.py", "layers"])
+def test_every_entrance_inspects_the_signature(entrance, name, tmp_path, monkeypatch):
+    """The pattern, sizes and options of the user alone are probed; what does not affect the output does not fail."""
+    (tmp_path / "layers.py").write_text(SIGNATURES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    cls = subject_class(f"{entrance}:{name}")
+    checks = ["copied_module", "parameters_learn", "same_seed", "strided_inputs", "lookahead_gradient"]
+    results = verify_attention(cls, "CS", options=OPTIONS, checks=checks, quick=True)
+    assert [result.detail for result in results if not result.passed] == []
+    assert len(results) == len(checks)
+    with pytest.raises(UserError, match=r"cannot build|no option 'other'"):
+        verify_attention(cls, "CS", options=OPTIONS | {"other": 1, "window": 3}, checks=checks, quick=True)

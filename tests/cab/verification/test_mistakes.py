@@ -6,6 +6,7 @@ import functools
 import io
 import re
 import sys
+from xml.etree import ElementTree
 
 import pytest
 from tqdm import tqdm
@@ -143,7 +144,7 @@ MESSAGES = {
     "MaskAdded": (2, "same_seed", r"use padding.key \[B, M\], True at padding, or None"),
     "ThreeArguments": (2, "same_seed", "attend receives query, key, value and padding"),
     "NoAttend": (2, "same_seed", r"write attend\(self, query, key, value, padding\), which returns \[B, H, N, E\]"),
-    "NoMasks": (1, "padded_right", r"without padding, declare padding_layouts = \(\)"),
+    "NoMasks": (0, "same_seed", "accepts no padding masks; padding is not verified"),
     "FromConfig": (2, "same_seed", "verify a function in a file that accepts some of these four"),
 }
 """Exit status, check and message of each class."""
@@ -182,11 +183,21 @@ def test_an_exception_is_shown_once_with_its_lines(file, capsys):
         r"mistaken.py:\d+ in blocks: `return query.unflatten.*`, called from .*mistaken.py:\d+ in attend: ",
         first,
     )
-    assert [line.split()[0] for line in others[:2]] == ["padding", "causality"]
+    assert [line.split()[0] for line in others[:2]] == ["causality", "padding"]
     assert all(line.endswith("FAILED with the same error") for line in others[:2])
-    headline = r"LateCrash CS: an exception \(inputs_untouched\); 30 further checks raised the same error"
+    headline = r"LateCrash CS: raised at n=33 RuntimeError: unflatten: .* \(inputs_untouched\); \d+ further checks .*"
     assert re.fullmatch(headline, others[2])
-    assert (out + err).count("unflatten:") == 1
+    assert (out + err).count("called from") == 1
+
+
+@pytest.mark.parametrize(("name", "check"), [("FromConfig", "same_seed"), ("Sound", "unknown")])
+def test_junit_of_an_error_is_one_case(name, check, file, capsys, tmp_path):
+    """The file of an earlier run is replaced."""
+    path = tmp_path / "verify.xml"
+    path.write_text("earlier")
+    assert verify(capsys, f"{file}:{name}", "--checks", check, "--junit", str(path))[0] == 2
+    suite = ElementTree.parse(path).getroot()
+    assert (suite.get("errors"), len(suite), suite[0][0].tag) == ("1", 1, "error")
 
 
 def test_correct_class_has_one_line_per_group(file, capsys):
@@ -194,9 +205,9 @@ def test_correct_class_has_one_line_per_group(file, capsys):
     assert status == 0
     assert [re.sub(r" +[\d.]+ s$", "", line) for line in out.splitlines()] == [
         "determinism       1 checks",
-        "contract          5 checks",
+        "contract          6 checks",
         "padding           1 checks",
-        "7 checks, 0 failed",
+        "8 checks, 0 failed",
     ]
 
 

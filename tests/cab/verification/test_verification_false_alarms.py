@@ -157,7 +157,7 @@ def test_growth_is_not_that_of_a_constant_part():
 def test_error_in_a_factory_is_a_user_error(error, tmp_path, capsys):
     (tmp_path / "factory.py").write_text(f"def make(embed_dim):\n    raise {error}\n")
     assert main(["verify", f"{tmp_path}/factory.py:make", "--pattern", "NS"]) == 2
-    assert f"factory.py:make: {error.partition('(')[0]}: " in capsys.readouterr().err
+    assert f"cannot build make for pattern NS: {error.partition('(')[0]}: " in capsys.readouterr().err
 
 
 class ChangesSetting(sound.PlainAverage):

@@ -17,8 +17,9 @@ from cab.efficiency.benchmark import Plan
 from cab.efficiency.cost import Cost
 from cab.files.text_table import read_csv
 from cab.runner.cell import Cell
+from cab.verification.kernels import MARGIN
+from engines.torch.checkpoints import Checkpoints
 from tools.gpu import measurements, supervisor
-from tools.verification.kernels import MARGIN
 
 
 class Called(str):
@@ -84,7 +85,7 @@ def test_the_table_of_backends_shows_the_rows_that_differ(
         return here if sees_sdpa else {"backends": here["backends"]}
 
     monkeypatch.setattr(measurements, "_backends", found)
-    [counts, *rows] = measurements.kernels(item, "cuda", tmp_path)
+    [*rows, counts] = measurements.kernels(item, "cuda", tmp_path)
     changed = {"CS": ["gla"], "flex": ["local"]}.get(item, [])
     assert [row["attention"] for row in rows] == changed
     assert all(row["backends"] == "recurrence triton" != row["backends stored"] for row in rows)
@@ -94,7 +95,9 @@ def test_the_table_of_backends_shows_the_rows_that_differ(
 
 
 def small_lm() -> Cell:
-    return measurements._cell(["task=lm", "pattern=CS", "attention=vanilla", "preset=smoke"], "cpu")
+    return measurements._cell(
+        ["task=lm", "pattern=CS", "attention=vanilla", "preset=smoke", "trainer.checkpoint_every=2"], "cpu"
+    )
 
 
 @pytest.mark.filterwarnings("ignore:called a synchronizing")
@@ -113,9 +116,12 @@ def test_training_steps_have_times_kernels_and_waits(monkeypatch: pytest.MonkeyP
         return loss(*arguments)
 
     monkeypatch.setattr(cell.task, "loss", waits)
+    saved: list[int] = []
+    monkeypatch.setattr(Checkpoints, "save", lambda *_, step, **__: saved.append(step))
     row = measurements._train(cell, 8, DEVICE)
     assert row["busy"] == pytest.approx(3.0 / row["ms per step"])  # type: ignore[operator]
     assert row["GiB"] == 1.0
+    assert saved == [8], "a checkpoint waits for the GPU"
     assert row["waits per step"] >= 1  # type: ignore[operator]
     assert "gpu/test_gpu_branches.py:" in str(row["at"])
 

@@ -1,0 +1,106 @@
+"""The guilty submodule: planted defects are named, and nothing is named in a sound module."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from cab.registry.registries import ATTENTIONS
+from cab.verification import verify_attention
+from cab.verification.localize import EXPERIMENTS, guilty
+from cab.verification.suite import headline, subject_of
+
+
+class Mean(nn.Module):
+    """The mean of the real tokens so far."""
+
+    def forward(self, x, mask):
+        real = torch.ones_like(x[..., :1]) if mask is None else (~mask)[..., None].to(x)
+        return (x * real).cumsum(1) / real.cumsum(1).clamp(min=1)
+
+
+class Layer(nn.Module):
+    def __init__(self, embed_dim):
+        super().__init__()
+        self.mix, self.norm, self.out = Mean(), nn.LayerNorm(embed_dim), nn.Linear(embed_dim, embed_dim)
+
+    def between(self, x):
+        return x
+
+    def forward(self, x, mask):
+        return x + self.out(self.between(self.norm(self.mix(x, mask))))
+
+
+class Model(nn.Module):
+    padding_layouts = ("right", "left")
+
+    def __init__(self, *, embed_dim=32):
+        super().__init__()
+        self.embed_dim = embed_dim
+        self.layers = nn.ModuleList([Layer(embed_dim) for _ in range(2)])
+
+    def forward(self, query, query_padding_mask=None, key_padding_mask=None):  # noqa: ARG002
+        for layer in self.layers:
+            query = layer(query, query_padding_mask)
+        return query
+
+
+class Sum:
+    """Adds the sum of all earlier outputs."""
+
+    total = 0.0
+
+    def __call__(self, x):
+        output = x + self.total
+        self.total = self.total + x.detach().mean()
+        return output
+
+
+DEFECTS = [
+    ("lookahead_perturbation", lambda x: x + x.roll(-1, 1)),
+    ("lookahead_length", lambda x: x * (1 + x.shape[1])),
+    ("rows_independent", lambda x: x - 0.5 * x.mean(0)),
+    ("padded_left", lambda x: x + x.cumsum(1) / 9),
+    ("eval_repeatable", Sum()),
+    ("eval_repeatable", lambda x: x + 0.05 * torch.randn_like(x)),
+]
+
+
+@pytest.mark.parametrize(("check", "defect"), DEFECTS)
+def test_a_defect_in_a_submodule_is_named(check, defect):
+    class Broken(Model):
+        def __init__(self, *, embed_dim=32):
+            super().__init__(embed_dim=embed_dim)
+            self.layers[1].norm.register_forward_hook(lambda _module, _inputs, output: defect(output))
+
+    [result] = verify_attention(Broken, "CS", checks=[check], quick=True)
+    assert not result.passed
+    assert result.guilty == "layers.1.norm (LayerNorm)"
+    assert headline([result]).count("first in layers.1.norm (LayerNorm)") == 1
+
+
+def test_a_defect_between_submodules_is_placed():
+    class Broken(Model):
+        def __init__(self, *, embed_dim=32):
+            super().__init__(embed_dim=embed_dim)
+            self.layers[0].between = lambda x: x + x.roll(-1, 1)
+
+    [result] = verify_attention(Broken, "CS", checks=["lookahead_perturbation"], quick=True)
+    assert result.guilty == "layers.0 (Layer), between norm and out"
+
+
+def test_a_defect_of_single_tokens_is_named():
+    class Broken(ATTENTIONS.get("linear").cls):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.out_proj.register_forward_hook(lambda _module, _inputs, x: x * (2 if x.shape[-2] == 1 else 1))
+
+    [result] = verify_attention(Broken, "CS", checks=["decode_steps"], quick=True)
+    assert result.guilty == "out_proj (Linear)"
+
+
+@pytest.mark.parametrize("group", EXPERIMENTS)
+@pytest.mark.parametrize("cls", [Model, ATTENTIONS.get("local").cls])
+def test_nothing_is_named_in_a_sound_module(cls, group):
+    assert guilty(subject_of(cls, "CS", options={}), group) == ""

@@ -1,0 +1,118 @@
+"""Check group `kernels`: a backend may be a few times less exact than the readable form, and mistakes fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attentions.kernels.recurrence import recurrence
+from attentions.kernels.softmax_attention import softmax
+from cab.kernels import Backend
+from cab.verification import verify_attention
+from cab.verification.kernels import Agreement, agreements
+from cab.verification.suite import subject_of
+
+
+def computed(*terms: Any) -> tuple[Tensor, Tensor]:
+    wide = [None if x is None else x.float() for x in terms]
+    output, state = recurrence.reference(*wide)
+    return output.to(terms[0].dtype), state
+
+
+def one_percent_off(*terms: Any) -> tuple[Tensor, Tensor]:
+    output, state = computed(*terms)
+    return 1.01 * output, state
+
+
+def wrong_gradient_of_the_decay(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, state: Tensor) -> Any:
+    return computed(query, key, value, 1.1 * decay - 0.1 * decay.detach(), state)
+
+
+def ignores_the_initial_state(*terms: Any) -> tuple[Tensor, Tensor]:
+    return computed(*terms[:-1], 0 * terms[-1])
+
+
+def not_a_number(*terms: Any) -> tuple[Tensor, Tensor]:
+    output, state = computed(*terms)
+    return output * torch.nan, state
+
+
+def reads_padding(query: Tensor, key: Tensor, *terms: Any) -> tuple[Tensor, Tensor]:
+    return computed(query, torch.where(key == 0.0, 0.1, key), *terms)
+
+
+def raises(*_: Any) -> Any:
+    raise RuntimeError("out of registers\nin a kernel")
+
+
+def found(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> list[Agreement]:
+    monkeypatch.setattr(recurrence, "backends", (Backend("fla", run, device="cpu"),))
+    results = agreements(subject_of("gla", "CS", options={}), (64,), (131,))
+    return [result for result in results if result.operation == "recurrence"]
+
+
+def test_the_reference_passes_in_each_precision_with_padding_and_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = found(computed, monkeypatch)
+    assert len(results) == 4
+    assert all(result.passed for result in results)
+    for words in (
+        "with padding in float32",
+        "in pieces in float32",
+        "with padding in bfloat16",
+        "in pieces in bfloat16",
+    ):
+        assert sum(f"{words}, 64 features, 131 tokens" in result.where for result in results) == 1
+
+
+@pytest.mark.parametrize(
+    ("planted", "where", "count"),
+    [
+        (one_percent_off, "", 4),
+        (wrong_gradient_of_the_decay, "gradient of log_decay", 4),
+        (ignores_the_initial_state, "", 2),
+        (not_a_number, "output", 4),
+        (reads_padding, "", 2),
+        (raises, "out of registers ", 4),
+    ],
+)
+def test_planted_mistakes_fail(
+    planted: Callable[..., Any], where: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = [result for result in found(planted, monkeypatch) if not result.passed]
+    assert len(failed) == count
+    assert all(result.where.startswith(where) for result in failed)
+
+
+def test_an_inexact_backend_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recurrence, "backends", (Backend("fla", one_percent_off, device="cpu"),))
+    [check] = verify_attention("gla", "CS", checks=["kernels"], quick=True)
+    assert not check.passed
+    assert check.finding == "recurrence fla is inexact"
+    assert "rms_norm fla: not on cuda" in check.detail
+
+
+def test_backends_that_cannot_run_are_named() -> None:
+    [check] = verify_attention("vanilla", "NS", checks=["kernels"], quick=True)
+    assert check.passed
+    for name in ("flash", "cudnn", "efficient"):
+        assert f"softmax {name}: not on cuda" in check.detail
+
+
+@pytest.mark.parametrize(("factor", "passes"), [(1.0, True), (1.02, False)])
+def test_softmax_in_bfloat16_is_as_exact_as_its_readable_form(
+    factor: float, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By torch's fused kernel of a CPU, named as those of a GPU: it is chosen by name alone."""
+
+    def run(*inputs: Any, **options: Any) -> Tensor:
+        return factor * softmax.reference(*inputs, **options)
+
+    backend = Backend("flash", run, device="cpu", declines=lambda *_, **__: "chosen by torch")
+    monkeypatch.setattr(softmax, "backends", (backend,))
+    results = list(agreements(subject_of("vanilla", "CS", options={}), (64,), (131,)))
+    assert len(results) == 4
+    assert all(result.passed for result in results) is passes

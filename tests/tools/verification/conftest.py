@@ -1,3 +1,0 @@
-from __future__ import annotations
-
-from tests.attentions.conftest import poisoned as poisoned
