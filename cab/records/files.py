@@ -32,6 +32,14 @@ def weights_path(results_dir: Path, digest: str) -> Path:
     return results_dir / digest / "weights.pt"
 
 
+def kept_weights(result: Path) -> Path:
+    """Return the path of the weights of a record; UserError if they were not kept."""
+    path = weights_path(result.parent, result.stem)
+    if not path.is_file():
+        raise UserError(f"{result} has no weights at {path}; run the cell again with force=true")
+    return path
+
+
 def record_paths(folder: Path) -> list[Path]:
     """Return the paths of the records in a folder, sorted."""
     names = {path.stem for path in folder.glob("*.json")} | set_lines(folder).keys()

@@ -11,11 +11,14 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
+from cab.executed import is_foreign
 from cab.files.cache import digest_of
 from cab.files.disk import listed
 from cab.registry.program import UNKNOWN, can_change_score, digest_now, is_of_cab
+
+T = TypeVar("T")
 
 CONFIGURATION = (
     "task", "dataset", "backbone", "pattern", "attention", "other_attention", "trainer", "preset", "seed", "tuning",
@@ -67,13 +70,22 @@ def configured(config: Mapping[str, Any], changed_options: Collection[str]) -> d
     """
     trainer = config["trainer"]
     auto = {name: AUTO for name in RESOLVED if name in trainer and f"trainer.{name}" not in changed_options}
-    return {**config, "trainer": {**trainer, **auto}}
+    return {**config, "trainer": shared({**trainer, **auto})}
 
 
 def forward_batch_size(config: Mapping[str, Any]) -> int | None:
     """Return the number of examples per forward pass, in which random numbers are drawn and statistics taken."""
     trainer = config["trainer"]
     return trainer.get("micro_batch_size") or trainer.get("batch_size")
+
+
+_SHARED: dict[str, Any] = {}
+
+
+def shared(value: T) -> T:
+    """Return the first value with the same JSON, not to be changed: most parts of thousands of records are equal."""
+    found: T = _SHARED.setdefault(json.dumps(value), value)
+    return found
 
 
 def plain(value: Any) -> Any:
@@ -207,7 +219,7 @@ def differences(earlier: Identity, now: Identity) -> dict[str, str]:
     """Return what differs between two runs, as text by the kind of :data:`WORDS`.
 
     Values that one of them lacks are not compared: options were added or removed, data were not read yet. A module that
-    only one of them executed does not differ, unless it is of a user's file: the run of the other did not need it.
+    only one of them executed does not differ, unless it is foreign: the run of the other did not need it.
     """
     was, has = earlier.program, now.program.completed(earlier.program)
     sizes = [{"trainer.micro_batch_size": each.micro_batch_size} for each in (earlier, now)]
@@ -239,10 +251,10 @@ def described(kind: str, text: str) -> str:
 def changed_modules(one: Mapping[str, str], other: Mapping[str, str], *, is_complete: bool = False) -> list[str]:
     """Return the names of the modules that differ between two parts of a program; an unknown one is equal to no other.
 
-    With ``is_complete``, a module that only one of them has differs as well.
+    With ``is_complete``, or if it is foreign, a module that only one of them has differs as well.
     """
     shared = {name for name in one.keys() & other.keys() if one[name] != other[name] or one[name] == UNKNOWN}
-    single = {name for name in one.keys() ^ other.keys() if is_complete or name.endswith(".py") or " reads " in name}
+    single = {name for name in one.keys() ^ other.keys() if is_complete or is_foreign(name)}
     return sorted(shared | single)
 
 
@@ -266,14 +278,14 @@ def distinctions(runs: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> lis
     Args:
         runs: the names in the cell and the configuration of each run.
     """
-    values = [settings(config) for _, config in runs]
-    examples: dict[tuple[str, ...], dict[str, Any]] = {}
-    different: dict[tuple[str, ...], set[str]] = {}
-    for (cell, _), one in zip(runs, values, strict=True):
-        other = examples.setdefault(tuple(cell), one)
-        names = {name for name in {**other, **one} if one.get(name) != other.get(name)}
-        different.setdefault(tuple(cell), set()).update(names)
-    return [
-        ", ".join(f"{name}={value}" for name, value in one.items() if name in different[tuple(cell)])
-        for (cell, _), one in zip(runs, values, strict=True)
-    ]
+    places: dict[tuple[str, ...], list[int]] = {}
+    for index, (cell, _) in enumerate(runs):
+        places.setdefault(tuple(cell), []).append(index)
+    texts = [""] * len(runs)
+    for indices in [each for each in places.values() if len(each) > 1]:
+        values = [settings(runs[index][1]) for index in indices]
+        first = values[0]
+        names = {name for one in values for name in {**first, **one} if one.get(name) != first.get(name)}
+        for index, one in zip(indices, values, strict=True):
+            texts[index] = ", ".join(f"{name}={value}" for name, value in one.items() if name in names)
+    return texts

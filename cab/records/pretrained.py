@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.files.disk import user_path
-from cab.records.files import weights_path
+from cab.records.files import kept_weights, weights_path
 from cab.records.identity import changed_modules
 from cab.records.record import Record, Status, records_in
 from cab.registry.program import is_of_cab, modules_of
@@ -78,10 +78,7 @@ class Pretrained:
             raise UserError(f"the weights of {self.path} do not match the network: {error}") from None
 
     def _with_weights(self) -> Pretrained:
-        if not self.weights.is_file():
-            raise UserError(
-                f"task.pretrained: {self.path} has no weights at {self.weights}; run it again with force=true"
-            )
+        kept_weights(self.path)
         modules = modules_of([ATTENTIONS.get(self.record.config["attention"]["name"]).cls])
         attention = {name: digest for name, digest in modules.items() if not is_of_cab(name)}
         if changed := changed_modules(self.record.program.attention, attention, is_complete=True):

@@ -13,9 +13,8 @@ import functools
 import hashlib
 import json
 import logging
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -26,9 +25,10 @@ from annotated_types import Ge, Le
 
 from cab.errors import UserError, first_line
 from cab.files.disk import replacing
+from cab.files.numbers import is_finite
 from cab.metric import STRICT, Metric
 from cab.records.files import COMMITTED_DIRS, record_path, record_paths, set_lines
-from cab.records.identity import Identity, Program, flat, hash_of, plain
+from cab.records.identity import Identity, Program, flat, hash_of, plain, shared
 from cab.registry.names import is_file
 from cab.registry.program import code_of_modules, joined
 from cab.registry.registries import ATTENTIONS
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCHEMA = 6
+SHOWN = 5
+"""Broken records of a folder that are logged one by one."""
 LARGEST_SEED = 2**31 - 1
 CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
 """Keys of a cell; ``config_variant`` distinguishes variants of a data set, such as univariate and multivariate."""
@@ -180,7 +182,7 @@ class Record(RunMetadata):
             _check_fields(content)
             record = _adapter().validate_json(text)
             _check_consistency(record)
-        return _regrouped(record)
+        return _sharing(_regrouped(record))
 
     def to_plain(self) -> dict[str, Any]:
         """Return the content of the record's file."""
@@ -224,6 +226,16 @@ def _regrouped(record: Record) -> Record:
     return dataclasses.replace(record, program=program, attention_code=code, earlier_code=stored)
 
 
+def _sharing(record: Record) -> Record:
+    """Return a record that has the parts in common with earlier records that are equal, to save memory."""
+    config = {name: shared(value) if isinstance(value, dict) else value for name, value in record.config.items()}
+    program = Program(shared(record.program.attention), shared(record.program.project))
+    parts: Any = {
+        name: shared(getattr(record, name)) for name in ("versions", "revision", "hardware", "data", "baselines")
+    }
+    return dataclasses.replace(record, config=config, program=program, **parts)
+
+
 @contextlib.contextmanager
 def _reading_errors(path: Path) -> Iterator[None]:
     """Convert the errors of reading a record to UserError."""
@@ -242,23 +254,32 @@ def _reading_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is not a valid result record ({reason}); run the cell again") from None
 
 
-def records_in(folder: Path, skipped: list[str]) -> list[tuple[Path, Record]]:
-    """Return the records in ``folder``, sorted by cell; log each broken one and add a line to ``skipped``.
+def records_in(
+    folder: Path, skipped: list[str], reduced: Callable[[Record], Record] = lambda record: record
+) -> list[tuple[Path, Record]]:
+    """Return the records in ``folder``, sorted by cell; log broken ones, a few by name, and add lines to ``skipped``.
 
+    ``reduced`` returns as much of a record as the caller needs, since thousands of whole ones take much memory.
     Those of this repository are read once per process, whatever the form of their path, and without checks: a test
     checks every committed record.
     """
     resolved = folder.resolve()
-    records = list(_committed(resolved)) if resolved in COMMITTED_DIRS else []
-    known = {path for path, _ in records}
+    committed = _committed(resolved) if resolved in COMMITTED_DIRS else []
+    records = [(path, reduced(record)) for path, record in committed]
+    known, errors = {path for path, _ in records}, list[UserError]()
     for path in record_paths(resolved if records else folder):
         if path in known:
             continue
         try:
-            records.append((path, Record.read(path)))
+            records.append((path, reduced(Record.read(path))))
         except UserError as error:
-            skipped.append(f"skipped: {error}")
-            log.warning("%s", skipped[-1])
+            errors.append(error)
+    lines = [f"skipped: {error}" for error in errors[:SHOWN]]
+    if rest := len(errors) - len(lines):
+        lines.append(f"skipped: {rest:,} more files in {folder} are not valid result records")
+    for line in lines:
+        log.warning("%s", line)
+    skipped += lines
     return sorted(records, key=lambda pair: ([pair[1].cell[name] for name in CELL], pair[1].started))
 
 
@@ -276,7 +297,7 @@ def _committed(folder: Path) -> list[tuple[Path, Record]]:
             "is_bundled": True,
         }
         record = Record(**{key: content[key] for key in _FIELDS} | parts)
-        found.append((record_path(folder, name), _regrouped(record)))
+        found.append((record_path(folder, name), _sharing(_regrouped(record))))
     return found
 
 
@@ -348,7 +369,7 @@ def checksum_of(content: Mapping[str, Any]) -> str:
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float | None]:
     """Replace NaN and infinity by None, since JSON cannot represent them."""
-    return {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
+    return {name: value if is_finite(value) else None for name, value in values.items()}
 
 
 def now() -> str:

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from filelock import FileLock
-
 from cab.files.cache import cache_root
 from cab.files.disk import disk_errors, remove_leftovers, replacing, sanitize_csv_cell
+from cab.files.locks import locked
 from cab.patterns import pattern_rank
 from cab.records.record import Record
 from cab.registry.program import CAB, code_of, contract_of, joined, read
@@ -34,7 +33,7 @@ LEGEND = f"{UNVERIFIED_MARK} not verified: the code has not passed `cab verify` 
 
 @dataclass(frozen=True)
 class Row:
-    """An attention that passed the checks in a pattern; docs/reference/checks.md describes each column."""
+    """An attention that passed the checks in a pattern; docs/reference/result-schema.md describes each column."""
 
     attention: str
     pattern: str
@@ -166,7 +165,7 @@ def has_columns(path: Path) -> bool:
 
 def note(path: Path, row: Row, *, passed: bool) -> None:
     """Replace the row of a pair unless the old row is current; remove it if the pair did not pass."""
-    with disk_errors(cache_root()), FileLock(cache_root() / "verified.lock"):
+    with disk_errors(cache_root()), locked(cache_root() / "verified.lock", "which notes what passed"):
         remove_leftovers(path.parent, path.name)
         rows = {(old.attention, old.pattern): old for old in read_rows(path)}
         old = rows.pop((row.attention, row.pattern), row)

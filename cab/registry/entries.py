@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # used in string annotations only, since cab.attention import
 
 T = TypeVar("T")
 
+COMMON = {"short_convolution": int, "output_gate": bool}
+"""Types of the options that :meth:`cab.Attention.common_options` names."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry(Generic[T]):
@@ -118,17 +121,15 @@ class AttentionEntry(Entry["Attention"]):
 
     @functools.cached_property
     def options(self) -> dict[str, Any]:
-        """Those of the class, with or without the short convolution of the base class."""
-        options = dict(super().options)
-        if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(self.outline).parameters.values()):
-            options.setdefault("short_convolution", 0)
-        if not self.outline.has_convolutions():
-            options.pop("short_convolution", None)
-        return options
+        """Those of the class, and those of the base class that it accepts."""
+        common = self.outline.common_options()
+        options = {name: default for name, default in super().options.items() if name not in COMMON or name in common}
+        takes_common = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(self.outline).parameters.values())
+        return {**options, **{name: x for name, x in common.items() if takes_common and name not in options}}
 
     @property
     def kinds(self) -> dict[str, Any]:
-        return {"short_convolution": int, **super().kinds}
+        return {**COMMON, **super().kinds}
 
 
 @dataclass(frozen=True, kw_only=True)

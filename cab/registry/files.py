@@ -15,9 +15,9 @@ from typing import Any
 from torch import nn
 
 from cab.errors import UserError, exits_as_errors, first_line
-from cab.executed import SOURCES, KeepingLoader
+from cab.executed import KeepingLoader, enter
 from cab.files.cache import report_waiting
-from cab.registry.program import STANDALONE, module_of, packages
+from cab.registry.program import STANDALONE, module_of
 
 
 def load_object(target: str) -> Any:
@@ -60,26 +60,17 @@ def _import(path: Path, shown: str) -> ModuleType:
 
 def _import_alone(path: Path) -> ModuleType:
     """Import a file under a unique module name, so that a file abc.py does not replace the standard module."""
-    name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+    name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}".replace(".", "_")
     spec = importlib.util.spec_from_file_location(name, path, loader=KeepingLoader(name, str(path)))
     assert spec is not None, "a file has a spec"
     assert spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))
+    enter(path.parent)
     sys.modules[name] = module  # required by dataclasses and pickle
     STANDALONE[name] = path
-    _forget_namesakes(path)
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name], STANDALONE[name]
         raise
     return module
-
-
-def _forget_namesakes(path: Path) -> None:
-    """Remove imported helpers of other files whose names this file's folder also has, so that it gets its own."""
-    for helper in path.parent.glob("*.py"):
-        known = getattr(sys.modules.get(helper.stem), "__file__", None)
-        if known and known in SOURCES and Path(known).parent != path.parent and helper.stem not in packages():
-            del sys.modules[helper.stem]

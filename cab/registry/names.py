@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from cab.errors import UserError
 from cab.registry.entries import relative
@@ -75,12 +74,3 @@ def name_of_file(target: str) -> str:
     file, colon, name = target.rpartition(":")
     # os.path.isfile is also False for a path that is too long or has a null character
     return f"{relative(Path(file))}{colon}{name}" if os.path.isfile(file) else target  # noqa: PTH113
-
-
-def files_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the attentions of a configuration that are classes in files."""
-    others = config.get("other_attention") or ()
-    specs = [config["attention"], *(others.values() if isinstance(others, Mapping) else [others])]
-    names = [spec["name"] if isinstance(spec, Mapping) else str(spec) for spec in specs if spec]
-    names = [part for name in names for part in (sum(layers_of(name), ()) if is_stack(name) else (name,))]
-    return tuple(sorted({name for name in names if is_file(name)}))

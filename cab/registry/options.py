@@ -27,6 +27,7 @@ Fraction = Annotated[float, Interval(ge=0, le=1)]
 Even = Annotated[int, Ge(2), MultipleOf(2)]
 
 
+@functools.cache
 def annotations_of(constructor: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of its keyword arguments; Any for names that exist for type checkers only."""
     function = constructor.__init__ if isinstance(constructor, type) else constructor  # type: ignore[misc]
@@ -58,9 +59,8 @@ def checked_options(
     checked = {}
     for name, value in options.items():
         default = (defaults or {}).get(name)
-        kind = strict(kinds.get(name, Any), name=name, default=default)
         try:
-            result = _adapter(kind).validate_python(value)
+            result = _adapter_of(kinds.get(name, Any), name, default).validate_python(value)
         except ValidationError as error:
             option = f"{group}.{name}" if group else name
             problems = " or ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
@@ -92,35 +92,45 @@ def check_names(options: Iterable[str], known: Iterable[str], group: str) -> Non
             raise unknown_name("option", f"{prefix}{option}", names)
 
 
+def _adapter_of(kind: Any, name: str, default: Any) -> Any:
+    """Return the adapter of an option; unless its annotation says otherwise, a dropout is below 1.
+
+    Integers, which count something, are not negative unless the default is.
+    """
+    values = default if isinstance(default, (list, tuple)) else (default,)
+    is_negative = any(value < 0 for value in values if isinstance(value, int))
+    try:
+        hash(kind)
+    except TypeError:  # of metadata, as in Annotated[int, ["a list"]]
+        kind = Any
+    return _adapter(kind, name.endswith("dropout"), is_negative)
+
+
 @functools.cache
-def _adapter(kind: Any) -> Any:
+def _adapter(kind: Any, is_dropout: bool, is_negative: bool) -> Any:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(kind)
+    return TypeAdapter(_strict(kind, is_dropout, is_negative))
 
 
-def strict(kind: Any, *, name: str = "", default: Any = None, is_limited: bool = False) -> Any:
+def _strict(kind: Any, is_dropout: bool, is_negative: bool) -> Any:
     """Return an annotation that pydantic checks strictly: ``'8'`` and ``true`` are not integers.
 
-    Any value is accepted for an annotation that is not a plain type. Unless the annotation has limits of its own
-    (``is_limited``), a dropout is below 1, and integers, which count something, are not negative unless the default is.
+    Any value is accepted for an annotation that is not a plain type. One with limits of its own has no others.
     """
     from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Strict
 
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
-    inner = functools.partial(strict, name=name, default=default, is_limited=is_limited or origin is Annotated)
+    inner = functools.partial(_strict, is_dropout=is_dropout, is_negative=is_negative)
     if kind is int:
-        values = default if isinstance(default, (list, tuple)) else (default,)
-        is_negative = any(value < 0 for value in values if isinstance(value, int))
-        limits: list[Any] = [] if is_negative or is_limited else [Ge(0)]
-        return Annotated[int, BeforeValidator(_plain_number), Strict(), *limits]
+        return Annotated[int, BeforeValidator(_plain_number), Strict(), *([] if is_negative else [Ge(0)])]
     if kind is float:
-        limits = [Interval(ge=0, lt=1)] if name.endswith("dropout") and not is_limited else []
+        limits = [Interval(ge=0, lt=1)] if is_dropout else []
         return Annotated[float, BeforeValidator(_plain_number), Strict(), AllowInfNan(False), *limits]
     if kind is str:
         return Annotated[str, Strict()]
     if origin is Annotated:
-        return Annotated[inner(parts[0]), *parts[1:]]
+        return Annotated[_strict(parts[0], is_dropout=False, is_negative=True), *parts[1:]]
     if origin in (typing.Union, types.UnionType) and {int, float} <= set(parts):
         return Annotated[inner(float), AfterValidator(lambda x: int(x) if x.is_integer() else x)]
     if origin in (typing.Union, types.UnionType):

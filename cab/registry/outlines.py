@@ -114,8 +114,8 @@ def outline_of(module: str, qualname: str) -> type | None:
     try:
         outline = getattr(_outline(module), qualname)
         defaults = [parameter.default for parameter in inspect.signature(outline).parameters.values()]
-        if any("has_convolutions" in vars(cls) for cls in outline.__mro__):  # the entry of an attention calls it
-            bool(outline.has_convolutions())
+        if any("common_options" in vars(cls) for cls in outline.__mro__):  # the entry of an attention calls it
+            dict(outline.common_options())
     except Exception:  # of any kind, in the code of a user
         return None
     is_unknown = outline.__init__ is StandIn.__init__ or isinstance(outline.__init__, StandIn)

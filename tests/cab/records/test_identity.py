@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,17 +11,22 @@ from typing import Any
 import pytest
 
 from cab import UserError
+from cab.executed import SOURCES
 from cab.records.identity import (
+    MOVED,
     Identity,
     Program,
     changed,
     changed_modules,
     differences,
+    distinctions,
     forward_batch_size,
     hash_of,
     settings,
+    why_not_resumed,
 )
 from cab.records.record import Record, with_checksum
+from cab.registry.program import can_change_score, digest_now
 from tests.helpers.made_records import make_record
 
 
@@ -35,6 +41,12 @@ def refused(path: Path, words: str) -> None:
     with pytest.raises(UserError, match=words) as raised:
         Record.read(path)
     assert "\n" not in str(raised.value)
+
+
+def test_settings_that_distinguish_the_runs_of_a_cell_are_named() -> None:
+    runs = [(["abc", "1"], {"seed": 1, "trainer": {"eps": eps}}) for eps in (1, 2, 1)]
+    other = (["abc", "2"], {"seed": 2, "trainer": {"eps": 3}})
+    assert distinctions([*runs, other]) == ["trainer.eps=1", "trainer.eps=2", "trainer.eps=1", ""]
 
 
 @pytest.mark.parametrize("name", ["task", "dataset", "backbone", "pattern", "preset", "attention"])
@@ -109,6 +121,46 @@ def test_modules_that_only_one_run_needed_do_not_differ_and_files_of_users_do() 
     assert changed_modules(one, other) == []
     assert changed_modules(one, {**other, "patch.py": "4"}) == ["patch.py"]
     assert changed_modules(one, {"cab.a": "5"}) == ["cab.a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "is_other"),
+    [
+        ("cab.runner.processes", "\nMORE = 1\n", True),
+        ("cab.runner.processes", "\n# a remark\n", False),
+        ("cab.runner.batches", "\nMORE = 1\n", True),
+        ("cab.construction", "\nMORE = 1\n", True),
+        ("cab.results.index", "\nMORE = 1\n", False),  # computes no score of a run
+    ],
+)
+def test_an_edited_module_of_the_runner_is_another_program(
+    name: str, change: str, is_other: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the record has the name of today or one that :data:`MOVED` knows."""
+    file = Path(importlib.import_module(name).__file__ or "")
+    moved = {old: before for old, (before, new, _) in MOVED.items() if new == name}
+
+    def identity(modules: dict[str, str]) -> Identity:
+        return Identity.of({"attention": {}, "trainer": {}}, Program.recorded({}, modules), {}, {})
+
+    earlier = identity({name: digest_now(name) or "", "cab.records.record": "1" * 16})
+    assert not why_not_resumed(earlier, identity({name: digest_now(name) or ""}))
+    monkeypatch.setitem(SOURCES, str(file), file.read_bytes() + change.encode())
+    now = identity({name: digest_now(name) or ""})
+    assert why_not_resumed(earlier, now) == (f"other code of the project ({name})" if is_other else "")
+    for old, before in moved.items() if is_other else ():
+        assert why_not_resumed(identity({old: before}), now) == f"other code of the project ({name})"
+
+
+def test_moved_code_has_a_digest_that_it_had() -> None:
+    """Each row leads to a module of today that can change a score, and rows of one module agree."""
+    after: dict[str, set[str]] = {}
+    for before, new, digest in MOVED.values():
+        assert can_change_score(new)
+        assert digest_now(new) is not None
+        assert before != digest
+        after.setdefault(new, set()).add(digest)
+    assert {len(digests) for digests in after.values()} == {1}
 
 
 @pytest.mark.parametrize("damaged", [{}, {"program": 3}, {"program": {}, "later": 1}, {"program": {"more": {}}}])

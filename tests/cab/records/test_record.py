@@ -50,6 +50,13 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
+def test_seeds_share_the_parts_that_are_equal(tmp_path: Path) -> None:
+    one, two = (Record.read(make_record({"mse": 1.0}, seed=seed).write(tmp_path)) for seed in (1, 2))
+    assert all(getattr(one, name) is getattr(two, name) for name in ("versions", "hardware", "data"))
+    assert one.config["task"] is two.config["task"]
+    assert (one.config["seed"], two.config["seed"]) == (1, 2)
+
+
 def test_a_failed_run_has_the_same_keys(tmp_path: Path) -> None:
     record = failed(step=3, cost=Cost(steps=3))
     written = json.loads(record.write(tmp_path / "failed").read_text())
@@ -137,8 +144,9 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def test_records_need_neither_torch_nor_pandas() -> None:
-    script = "import sys, cab.records.record; sys.exit(bool({'torch', 'pandas', 'numpy'} & set(sys.modules)))"
+def test_records_and_statuses_need_neither_torch_nor_pandas() -> None:
+    modules = "{'torch', 'pandas', 'numpy'} & set(sys.modules)"
+    script = f"import sys, cab.records.record, cab.cli.status; sys.exit(bool({modules}))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
@@ -175,6 +183,16 @@ def test_a_record_says_when_it_ended(tmp_path: Path) -> None:
     record = Record.read(make_record({"mse": 1.0}).write(tmp_path))
     assert before <= datetime.datetime.fromisoformat(record.ended) <= datetime.datetime.now(datetime.UTC)
     assert record.started != record.ended
+
+
+def test_many_broken_files_are_a_few_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(300):
+        (tmp_path / f"{number}.json").write_text("{}")
+    skipped: list[str] = []
+    assert records_in(tmp_path, skipped) == []
+    assert caplog.messages == skipped
+    assert f"{tmp_path / '0.json'} " in skipped[0]
+    assert skipped[5:] == [f"skipped: 295 more files in {tmp_path} are not valid result records"]
 
 
 def test_one_broken_file_stops_no_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

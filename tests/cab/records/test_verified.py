@@ -150,7 +150,10 @@ def test_a_run_fails_whose_attention_changes_how_everything_is_scored(
     [
         ("leaking.py", "name a class: leaking.py:Class"),
         ("linears.py:Wide", "linears.py:Wide cannot be used in a network: derive it from cab.Attention"),
-        ("leaking.py:Leaking attention.shre=1", "has no option 'shre' (options: share, short_convolution)"),
+        (
+            "leaking.py:Leaking attention.shre=1",
+            "has no option 'shre' (options: output_gate, share, short_convolution)",
+        ),
     ],
 )
 def test_mistakes_are_one_line(refused: Callable[..., str], file: Path, target: str, words: str) -> None:

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import pydantic
 import pytest
 from annotated_types import Interval
 
@@ -45,6 +46,18 @@ def test_what_fits_an_annotation(kind: Any, fit: list[Any], unfit: list[Any]) ->
         with pytest.raises(UserError, match=r"^attention\.size: .*, got ") as raised:
             checked_options({"size": value}, {"size": kind}, "attention")
         assert "\n" not in str(raised.value)
+
+
+def test_an_annotation_is_prepared_once_for_all_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, adapter = list[Any](), pydantic.TypeAdapter
+    monkeypatch.setattr("pydantic.TypeAdapter", lambda kind: prepared.append(kind) or adapter(kind))
+    for value in (1, 2.0, 3):
+        checked_options({"epochs": value}, {"epochs": Annotated[int | float, Interval(ge=0, le=17)]})
+    assert len(prepared) == 1
+
+
+def test_metadata_of_an_annotation_may_be_unhashable() -> None:
+    assert checked_options({"width": 3}, {"width": Annotated[int, ["a list"]]}) == {"width": 3}
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,20 @@ from typing import Any
 import pytest
 
 from cab.errors import UserError
-from cab.executed import SOURCES
+from cab.executed import FOREIGN, SOURCES
 from cab.files import python_source
 from cab.records.identity import changed_modules
 from cab.registry.files import load_object
-from cab.registry.program import CAB, UNKNOWN, can_change_score, code_of, code_of_location, modules_of
+from cab.registry.program import (
+    CAB,
+    UNKNOWN,
+    can_change_score,
+    code_of,
+    code_of_location,
+    digest_now,
+    libraries,
+    modules_of,
+)
 from cab.registry.registries import ATTENTIONS
 from tests.helpers.command import run_python
 
@@ -185,18 +194,99 @@ def test_a_class_without_a_file_is_unknown() -> None:
 
 
 def test_declared_files_and_variables_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a base class are found next to its own file."""
     codes = []
     for number, (table, variable) in enumerate([("1", "a"), ("1", "a"), ("2", "a"), ("1", "b")]):
         folder = tmp_path / str(number)
-        folder.mkdir()
-        (folder / "table.json").write_text(table)
-        (folder / "reader.py").write_text(
+        (folder / "inner").mkdir(parents=True)
+        (folder / "inner" / "table.json").write_text(table)
+        (folder / "inner" / "__init__.py").write_text(
             "import torch\nclass Reader(torch.nn.Module):\n    reads = ('table.json', '$CAB_TEST_VARIABLE')\n"
         )
+        (folder / "reader.py").write_text("from inner import Reader\nclass Derived(Reader): pass\n")
         monkeypatch.setenv("CAB_TEST_VARIABLE", variable)
-        codes.append(code(folder / "reader.py", "Reader"))
+        codes.append(code(folder / "reader.py", "Derived"))
     assert codes[0] == codes[1]
     assert len(set(codes)) == 3
+
+
+LATE = (
+    "import torch\nclass Mine(torch.nn.Module):\n    @staticmethod\n    def factor():\n        {}\n        return {}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "statement", "value"),
+    [
+        ("of_two.py", "from of_two import F", "F"),
+        ("lib_of_two/__init__.py", "import lib_of_two", "lib_of_two.F"),
+        ("space_of_two/inner.py", "from space_of_two import inner", "inner.F"),
+        ("mailcap.py", "import mailcap", "mailcap.F"),  # the name of a module of Python that is not loaded
+    ],
+)
+@pytest.mark.parametrize("is_late", [False, True])
+def test_each_file_executes_the_modules_of_its_own_folder(
+    file: str, statement: str, value: str, is_late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a file of another folder has imported a module with the same name, and while the layer runs."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    classes, text = [], LATE.format(statement if is_late else "pass", value)
+    for factor in (1, 2):
+        helper = tmp_path / str(factor) / file
+        helper.parent.mkdir(parents=True)
+        helper.write_text(f"F = {factor}\n")
+        path = tmp_path / str(factor) / "mine.py"
+        path.write_text(text if is_late else f"{statement}\n{text}")
+        classes.append(load_object(f"{path}:Mine"))
+    for _ in range(2):
+        assert [each.factor() for each in classes] == [1, 2]
+    modules = [modules_of([each]) for each in classes]
+    assert all(each.keys() == {"mine.py", file} for each in modules)
+    assert modules[0][file] != modules[1][file]
+    executed = modules_of(map(Path, FOREIGN), is_running=True)
+    assert {"mine.py", file} <= executed.keys()
+
+
+def test_a_module_of_a_folder_that_was_not_executed_is_refused(tmp_path: Path) -> None:
+    """A library with its name is loaded; modules of Python that are loaded are used without a question."""
+    for name in ("yaml", "json"):
+        (tmp_path / f"{name}.py").write_text("F = 1\n")
+        (tmp_path / f"of_{name}.py").write_text(f"import torch, {name}\nclass Mine(torch.nn.Module): pass\n")
+    assert modules_of([load_object(f"{tmp_path}/of_json.py:Mine")]).keys() == {"of_json.py"}
+    with pytest.raises(UserError, match=r"yaml\.py is not used, because Python has loaded .* as yaml: rename it"):
+        code(tmp_path / "of_yaml.py")
+
+
+def test_libraries_of_a_file_are_in_the_program_with_their_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that it imports, or that these import in turn; after an upgrade, the version is another digest."""
+    site = tmp_path / "site-packages"
+    for name, text, dist in (("opsa", "import opsb\n", "opsa"), ("opsb", "", "ops-b"), ("opsc", "", "")):
+        site.mkdir(exist_ok=True)
+        (site / f"{name}.py").write_text(text)
+        if dist:
+            info = site / f"{dist.replace('-', '_')}-1.0.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.0\n")
+            (info / "RECORD").write_text(f"{name}.py,,\n")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setattr("cab.executed.LIBRARIES", found := set[str]())
+    monkeypatch.setattr("cab.registry.program.LIBRARIES", found)
+    path = tmp_path / "mine.py"
+    path.write_text("import torch, opsa\nclass Mine(torch.nn.Module):\n    def late(self): import opsc\n")
+    load_object(f"{path}:Mine")().late()
+    known = libraries()
+    assert {name: known[name] for name in ("library opsa", "library ops-b")} == dict.fromkeys(
+        ("library opsa", "library ops-b"), "1.0"
+    )
+    assert known["library opsc"] == digest_now("library opsc")
+    (site / "opsc.py").write_text("another version")
+    assert known["library opsc"] != digest_now("library opsc")
+    assert changed_modules({}, {"library opsa": "1.0"}) == ["library opsa"]
+    (site / "opsa-1.0.dist-info").rename(site / "opsa-2.0.dist-info")
+    (site / "opsa-2.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: opsa\nVersion: 2.0\n")
+    assert digest_now("library opsa") == "2.0"
 
 
 def test_code_is_known_without_importing_it() -> None:

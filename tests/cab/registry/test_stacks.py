@@ -85,7 +85,10 @@ def test_options_are_those_of_the_parts() -> None:
     assert spec.options == {"local": {"window_size": 8}}
     for options, message in (
         ({"window_size": 8}, r"no option 'window_size' \(parts: local, linear\); set .* attention\.local\.window_size"),
-        ({"local": {"window": 8}}, r"no option 'window' \(options: extent, short_convolution, window_size\)"),
+        (
+            {"local": {"window": 8}},
+            r"no option 'window' \(options: extent, output_gate, short_convolution, window_size\)",
+        ),
         ({"local": {"window_size": 0}}, r"attention\.local\.window_size: .* greater than or equal to 1, got 0"),
     ):
         with pytest.raises(UserError, match=message):
