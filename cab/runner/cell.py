@@ -18,9 +18,11 @@ from cab.records.files import paths_of_hash, record_path
 from cab.records.identity import changed, configured, flat, hash_of, other_engine, settings
 from cab.records.record import Record
 from cab.registry.entries import Entry
-from cab.registry.program import code_of
+from cab.registry.names import is_file
+from cab.registry.program import code_of, engine_module, is_foreign
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.specs import check_pattern, check_slot
+from cab.registry.stacks import parts_of
 from cab.registry.tables import attention_label, read_rows, run_defaults, trainer_defaults
 from cab.spec import Spec
 
@@ -47,6 +49,8 @@ class Cell:
         check_dataset(task, checked.dataset, checked.pattern, has_source=bool(checked.task.options.get("source")))
         check_task_backbone(task, backbone, checked.pattern)
         check_pattern(checked.attention, checked.pattern)
+        if checked.trainer.kernels is not None:
+            check_kernels(checked)
         return cls(checked)
 
     @functools.cached_property
@@ -103,6 +107,22 @@ class Cell:
             "attention": ATTENTIONS.get(config.attention.name).cls,
         }
 
+    @property
+    def other_classes(self) -> list[type]:
+        """The classes of the attentions in layers of other patterns."""
+        return [ATTENTIONS.get(spec.name).cls for spec in self.config.other_attention.values()]
+
+    @functools.cached_property
+    def foreign(self) -> frozenset[str]:
+        """Files of users and packages of plug-ins that a run imports; they could change the next run of a process."""
+        config = self.config
+        specs = [config.attention, *config.other_attention.values()]
+        entries: list[Entry[Any]] = [TASKS.get(config.task.name), BACKBONES.get(config.backbone.name)]
+        entries += [part for spec in specs for part in parts_of(ATTENTIONS.get(spec.name)).values()]
+        files = {entry.name.rpartition(":")[0] for entry in entries if is_file(entry.name)}
+        modules = [engine_module(config.engine), *(entry.location.module for entry in entries)]
+        return frozenset(files | {name.partition(".")[0] for name in modules if is_foreign(name)})
+
     @functools.cached_property
     def attention_code(self) -> str:
         """Digest of the code of the attention under test; empty if a part of it is unknown."""
@@ -147,6 +167,15 @@ class Cell:
             if all(row.get(key, "") in ("", value) for key, value in cell.items()):
                 return float(row["hours"]), row["hardware"]
         return None
+
+
+def check_kernels(config: RunConfig) -> None:
+    """Raise UserError for unknown names in ``trainer.kernels``; imports torch and the modules of the network."""
+    from cab import kernels
+
+    for entry in (BACKBONES.get(config.backbone.name), ATTENTIONS.get(config.attention.name)):
+        entry.cls  # noqa: B018 (its module defines operations)
+    kernels.check(config.trainer.kernels)
 
 
 def current_config(record: Record) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from cab.records.record import Record
 from cab.registry import build
 from cab.registry.registries import ATTENTIONS, BACKBONES
 from cab.registry.stacks import StackEntry
-from cab.runner.cell import Cell
+from cab.runner.cell import Cell, current_config
 from cab.runner.processes import Processes, StopSignals, find_processes, limit_gpu_memory
 from cab.runner.provenance import identity_of
 
@@ -194,6 +194,18 @@ def choose_device(name: str, processes: Processes) -> torch.device:
     if processes.count == 1:
         return torch.device("cuda")
     return torch.device("cuda", processes.local_rank % torch.cuda.device_count())
+
+
+def repeated_config(record: Record, **changes: Any) -> dict[str, Any]:
+    """Return the configuration for a repetition of a recorded run on this machine, with ``changes`` of where it runs.
+
+    If ``auto`` is another precision here (:data:`cab.records.identity.RESOLVED`), that of the record is used.
+    """
+    config = {**current_config(record), **changes}
+    device = choose_device(config["device"], Processes())
+    here, then = Cell.from_config(config).config.precision_on(device)._asdict(), record.config["trainer"]
+    differing = {name: then[name] for name in here if name in then and then[name] != here[name]}
+    return {**config, "trainer": {**config["trainer"], **differing}}
 
 
 def make_backbone(cell: Cell, *, has_memory: bool = True) -> Backbone:

@@ -32,8 +32,8 @@ class DeviceBatches:
     Args:
         device: device of the batches.
         processes: processes that share the batches; all of them make the same calls, with the same weights.
-        finished: file for the scores of finished batches, which are not computed again: one JSON value per line, the
-            number of the call and the score of the next batch.
+        finished: file for the scores of finished batches, which are not computed again: per line a checksum of the
+            lines so far, and the number of the call and the score of the next batch in JSON.
         seed: seed of the random numbers of each batch; None continues those of the process.
         limit: number of examples of each data set that are read; None for all.
     """
@@ -50,6 +50,7 @@ class DeviceBatches:
         self.device, self.seed, self.limit = device, seed, limit
         self._processes = processes or Processes()
         self._file = finished
+        self._sum = "" if finished is None else finished.name
         self._calls = 0
         self._stored: list[tuple[int, Any]] | None = None
 
@@ -121,11 +122,11 @@ class DeviceBatches:
             return []
         lines, rows = self._file.read_text(errors="replace").splitlines(keepends=True), []
         for line in lines:
-            try:
-                number, row = json.loads(line if line.endswith("\n") else "")
-            except (ValueError, TypeError):
+            checksum, _, text = line.partition(" ")
+            if not line.endswith("\n") or _chained(self._sum, text) != checksum:
                 break
-            rows.append((number, row))
+            rows.append(tuple(json.loads(text)))
+            self._sum = checksum
         if len(rows) < len(lines):
             with replacing(self._file) as temporary:
                 temporary.write_text("".join(lines[: len(rows)]))
@@ -133,8 +134,18 @@ class DeviceBatches:
 
     def _store(self, call: int, rows: Sequence[Any]) -> None:
         if self._file is not None and self._processes.is_first:
+            texts = []
+            for row in rows:
+                text = json.dumps([call, row]) + "\n"
+                self._sum = _chained(self._sum, text)
+                texts.append(f"{self._sum} {text}")
             with self._file.open("a") as file:
-                file.write("".join(json.dumps([call, row]) + "\n" for row in rows))
+                file.write("".join(texts))
+
+
+def _chained(checksum: str, line: str) -> str:
+    """Return the checksum of a line and all before it, whose checksum is given."""
+    return hashlib.sha256(f"{checksum} {line}".encode()).hexdigest()[:16]
 
 
 def _size(dataset: Dataset[Any]) -> int:

@@ -7,17 +7,14 @@ import csv
 import json
 import logging
 import shutil
-import socket
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from cab.errors import UserError
 from cab.files.disk import disk_errors, remove_leftovers, replacing
+from cab.files.locks import is_locked, locked
 from cab.records.files import record_path, record_paths, weights_path
 from cab.records.identity import Identity, configured, described, differences, why_not_resumed
 from cab.records.record import CELL, Record, Status
@@ -45,45 +42,19 @@ def lock_run_dir(folder: Path) -> Iterator[bool]:
     """
     if folder.is_symlink():
         raise UserError(f"{folder} is a symbolic link; a run requires a real folder: remove the link")
-    lock = FileLock(folder / LOCK)
-    try:
-        with disk_errors(folder.parent):
-            folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire(blocking=False)
-    except Timeout:
-        _check_owner(folder / LOCK)
-        yield False
-        return
-    except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError) as error:
-        raise UserError(
-            f"cannot create a folder in {folder.parent}: {error.strerror}; name another results_dir"
-        ) from error
-    with lock:
-        remove_leftovers(folder)
-        remove_leftovers(folder.parent, folder.name)
-        yield True
-
-
-def _check_owner(lock: Path) -> None:
-    """Raise UserError if the lock names another machine, where a file system without locks cannot see processes."""
-    owner = lock.read_text(errors="replace").split()
-    if owner and socket.gethostname() not in owner:
-        hours = (time.time() - lock.stat().st_mtime) / 3600
-        raise UserError(
-            f"{lock} was written {hours:.1f} hours ago by a process of another machine ({' '.join(owner)}). If that "
-            "process has ended, delete the file and repeat the command"
-        )
-
-
-def is_held(folder: Path) -> bool:
-    """Return whether a process has locked the folder."""
-    if not (folder / LOCK).exists():
-        return False
-    try:
-        with FileLock(folder / LOCK, blocking=False):
-            return False
-    except OSError as error:  # a folder without permission to lock it may be that of a running process
-        return isinstance(error, (Timeout, PermissionError))
+    with contextlib.ExitStack() as lock:
+        try:
+            with disk_errors(folder.parent):
+                folder.mkdir(parents=True, exist_ok=True)
+                is_ours = lock.enter_context(locked(folder / LOCK))
+        except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+            raise UserError(
+                f"cannot create a folder in {folder.parent}: {error.strerror}; name another results_dir"
+            ) from error
+        if is_ours:
+            remove_leftovers(folder)
+            remove_leftovers(folder.parent, record_path(folder.parent, folder.name).name)
+        yield is_ours
 
 
 def start_run(folder: Path, about: Mapping[str, Any], identity: Identity, *, started: str, afresh: bool) -> str:
@@ -219,7 +190,7 @@ def _status_of_folder(folder: Path) -> CellStatus:
         return CellStatus({}, "broken", f"{folder / ABOUT} cannot be read")
     steps = [path.stem.removeprefix("step-").lstrip("0") for path in sorted(folder.glob("step-*.ckpt"))]
     detail = f"checkpoint at step {steps[-1]}" if steps else "no checkpoint yet"
-    status = "running" if is_held(folder) else "interrupted"
+    status = "running" if is_locked(folder / LOCK) else "interrupted"
     return CellStatus(cell, status, detail, config, command, folder.name, _last_row(folder / "metrics.csv"))
 
 

@@ -6,6 +6,7 @@ launchers trust the status of a job and stop at the first failure.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import shlex
@@ -22,13 +23,14 @@ from cab.config.compose import Composer, attention_name, compose, hydra_context,
 from cab.config.run_config import REGISTRIES, ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
 from cab.records.identity import flat
 from cab.records.record import Status
-from cab.registry.names import files_of, is_generated, is_stack
+from cab.registry.names import is_generated, is_stack
 from cab.registry.registries import ATTENTIONS, TASKS
 from cab.registry.stacks import parts_of
 from cab.registry.tables import config_folders, tuning_rows
 from cab.runner.cell import GROUPS, Cell, runnable_cells, why_not_runnable
 from cab.runner.engine import check_without_data
 from cab.runner.folder import cell_statuses
+from cab.runner.pending import listed_as_pending
 from cab.runner.report import Job, Report
 from cab.runner.run import run_cell
 
@@ -59,8 +61,14 @@ def run_jobs(jobs: Iterable[Job], report: Report, cluster: ClusterConfig) -> Rep
         OtherCodeError: before any cell of a sweep runs, see :meth:`ExistingRecords.check_code`.
     """
     jobs = list(jobs)
-    if not report.raises:
-        report.existing.check_code(jobs)
+    if report.raises:
+        return _run_jobs(jobs, report, cluster)
+    report.existing.check_code(jobs)
+    with listed_as_pending(jobs, ends=not isinstance(cluster, SlurmConfig) or cluster.wait):
+        return _run_jobs(jobs, report, cluster)
+
+
+def _run_jobs(jobs: Sequence[Job], report: Report, cluster: ClusterConfig) -> Report:
     if isinstance(cluster, LocalConfig):
         from cab.runner.pool import run_in_pool
 
@@ -71,7 +79,7 @@ def run_jobs(jobs: Iterable[Job], report: Report, cluster: ClusterConfig) -> Rep
 
         run_on_slurm(jobs, report, cluster)
         return report
-    if len({files_of(job.config) for job in jobs}) > 1:  # code of one file could change the next cell
+    if len(jobs) > 1 and len({*map(_foreign, jobs)} - {None}) > 1:  # foreign code of one could change the next cell
         from cab.runner.pool import run_in_pool
 
         run_in_pool(jobs, report, workers=1)
@@ -82,6 +90,13 @@ def run_jobs(jobs: Iterable[Job], report: Report, cluster: ClusterConfig) -> Rep
         except Exception as error:
             report.add_error(error, job.command)
     return report
+
+
+def _foreign(job: Job) -> frozenset[str] | None:
+    """Return the foreign code of a run; None for a cell that cannot run, whose error is reported then."""
+    with contextlib.suppress(Exception):
+        return job.cell.foreign
+    return None
 
 
 def retry_cells(results_dir: Path, statuses: Sequence[str]) -> Report:
@@ -227,7 +242,8 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[list
         for key, is_added in overridden.items():
             if name in (key, f"{key}.name") or (key not in NAMED_GROUPS and name.startswith(f"{key}.")):
                 source = "the only one of the task" if is_added else "command line"
-        rows.append([name, _text(value), "" if default in (MISSING, value) else _text(default), source])
+        shown = "" if default == MISSING or _text(default) == _text(value) else _text(default)
+        rows.append([name, _text(value), shown, source])
     return rows
 
 

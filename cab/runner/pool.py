@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import multiprocessing
 import os
@@ -21,8 +22,7 @@ from tqdm import tqdm
 
 from cab.errors import Preempted, UserError, first_line
 from cab.files.cache import report_waiting
-from cab.registry.names import files_of
-from cab.runner.processes import SHARED_BY, LostProcessError, StopSignals, find_processes
+from cab.runner.processes import SHARED_BY, LostProcessError, StopSignals, find_processes, without_launcher
 
 if TYPE_CHECKING:  # a worker sets its environment before it imports torch
     from cab.runner.cell import Cell
@@ -47,7 +47,8 @@ def run_in_pool(
     Without ``workers``, there are ``workers_per_gpu`` cells at a time on each group of GPUs, or one without a GPU.
     Workers that share a GPU get equal parts of its memory. Before Preempted, they have written checkpoints.
     """
-    from cab.runner.report import cells_to_run  # imports torch
+    from cab.runner.provenance import visible_gpus  # imports torch
+    from cab.runner.report import cells_to_run
 
     groups = groups_of(visible_gpus(), gpus)
     if not groups and gpus > 1:
@@ -110,12 +111,12 @@ class Pool:
                 process.terminate()
 
     def _run_slot(self, environments: list[dict[str, str]], bar: tqdm[NoReturn]) -> None:
-        """Run waiting cells one after another, in new workers after one dies or for code of another file."""
-        workers, files = Workers(environments), tuple[str, ...]()
+        """Run waiting cells one after another, in new workers after one dies or for other foreign code."""
+        workers, foreign = Workers(environments), frozenset[str]()
         with contextlib.suppress(queue.Empty):
             while not self.is_stopped:
                 for cell, job in self.waiting.get_nowait():
-                    if files != (files := files_of(job.config)):
+                    if foreign != (foreign := cell.foreign):
                         workers.close()
                         workers = Workers(environments)
                     kind, error = self._run_cell(workers, cell, job)
@@ -174,6 +175,7 @@ class Workers:
     def submit(self, job: Job) -> list[Future[tuple[str, str]]]:
         """Start a cell in all processes."""
         others = multiprocessing.active_children()
+        job = dataclasses.replace(job)  # without its cell, of whose classes a worker may not have the modules yet
         try:
             return [executor.submit(run_job, job) for executor in self._executors]
         finally:
@@ -232,6 +234,8 @@ def end_of(worker: BaseProcess) -> str:
 
 def start_worker(environment: dict[str, str], level: int) -> None:
     """Set up a worker before torch is imported; it stops after a checkpoint if the main process dies."""
+    for name in os.environ.keys() - without_launcher().keys():
+        del os.environ[name]
     os.environ.update(environment)
     os.dup2(2, 1)  # libraries print to stdout, which is for the table of the main process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
@@ -273,16 +277,6 @@ def run_job(job: Job) -> tuple[str, str]:
         return "", f"{type(error).__name__}: {first_line(error)}"
 
 
-def visible_gpus() -> list[str]:
-    """Return the GPUs that this process can use, with the names in CUDA_VISIBLE_DEVICES."""
-    import torch
-
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [name for name in named.split(",") if name]
-    return [str(index) for index in range(torch.cuda.device_count())]
-
-
 def groups_of(gpus: Sequence[str], size: int) -> list[Sequence[str]]:
     """Return groups of ``size`` GPUs; none without GPUs, UserError if they are too few for one group."""
     if gpus and size > len(gpus):
@@ -300,9 +294,11 @@ def worker_environments(index: int, count: int, groups: Sequence[Sequence[str]],
     threads = max(1, len(os.sched_getaffinity(0)) // (count * size))
     environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)), "TQDM_DISABLE": "1"}
     if groups:
+        from cab.runner.provenance import device_lists  # imports torch
+
         group = index % len(groups)
         sharers = len(range(group, count, len(groups)))
-        environment |= {"CUDA_VISIBLE_DEVICES": ",".join(groups[group]), SHARED_BY: str(sharers)}
+        environment |= {**dict.fromkeys(device_lists(), ",".join(groups[group])), SHARED_BY: str(sharers)}
     if size == 1:
         return [environment]
     shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "cab"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import logging
 import os
 import signal
@@ -75,31 +76,68 @@ class Processes:
 
 
 def _init_slurm_rendezvous() -> None:
-    """Set the first node of the Slurm job as the rendezvous host, with a port derived from the job's ID."""
+    """Set the first node of the Slurm job as the rendezvous host, with a port of the job and its step."""
     hosts = subprocess.run(["scontrol", "show", "hostnames"], capture_output=True, text=True, check=True).stdout
     os.environ["MASTER_ADDR"] = hosts.split()[0]
-    os.environ["MASTER_PORT"] = str(15_000 + int(os.environ["SLURM_JOB_ID"]) % 10_000)
+    job, step = int(os.environ["SLURM_JOB_ID"]), int(os.environ.get("SLURM_STEP_ID", 0))
+    os.environ["MASTER_PORT"] = str(15_000 + (job + 1009 * step) % 10_000)
+
+
+RANKS = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    "PMIx": ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK"),
+}
+"""Variables with the rank, the number of processes and the rank on the machine, by launcher; the first is used."""
+
+
+def without_launcher(*, of_slurm: bool = False) -> dict[str, str]:
+    """Return the environment without ranks and addresses of a launcher, for a process that is started alone.
+
+    Args:
+        of_slurm: whether all variables of Slurm's commands are removed, too, which override the options of a job.
+    """
+    names = {"MASTER_ADDR", "MASTER_PORT", *(name for group in RANKS.values() for name in group)}
+    prefixes = ("TORCHELASTIC_", *(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_") if of_slurm else ()))
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in ("SLURM_CONF", "SLURM_JWT") or (name not in names and not name.startswith(prefixes))
+    }
 
 
 def find_processes() -> Processes:
-    """Return the processes of this run, from the environment variables of torchrun or srun.
+    """Return the processes of this run, from the variables of torchrun, Kubernetes (as torchrun) or srun.
 
-    A batch script and the shell of salloc have srun's variables too, but are a single process.
+    A pod of Kubernetes has no local rank: it runs one process. A batch script and the shell of salloc have srun's
+    variables too, but are a single process. A warning names the
+    variables of a launcher with several processes that are not used.
     """
-    slurm, torchrun = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"), ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    names = torchrun if "TORCHELASTIC_RUN_ID" in os.environ else slurm
-    if any(name not in os.environ for name in names):
-        return Processes()
-    if names is slurm and int(os.environ.get("SLURM_STEP_ID", FIRST_SPECIAL_STEP)) >= FIRST_SPECIAL_STEP:
-        if os.environ["SLURM_NTASKS"] != "1":
-            log.warning(
-                "running one process, since srun did not start this command; for the %s tasks of the Slurm job, start "
-                "it with `srun cab run ...`",
-                os.environ["SLURM_NTASKS"],
-            )
-        return Processes()
-    rank, count, local_rank = (int(os.environ[name]) for name in names)
-    return Processes(rank, count, local_rank)
+    complete = {launcher for launcher, names in RANKS.items() if all(name in os.environ for name in names[:2])}
+    starts_ours = {"torchrun"} if "MASTER_ADDR" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ else set()
+    if int(os.environ.get("SLURM_STEP_ID", FIRST_SPECIAL_STEP)) < FIRST_SPECIAL_STEP:
+        starts_ours.add("srun")
+    for launcher in RANKS:
+        if launcher in complete & starts_ours:
+            rank, count, local_rank = (int(os.environ.get(name, 0)) for name in RANKS[launcher])
+            return Processes(rank, count, local_rank)
+    for launcher, (rank_name, count_name, _) in RANKS.items():
+        if os.environ.get(count_name, "1") != "1":
+            start = "srun cab run ..." if launcher == "srun" else "torchrun -m cab run ..."
+            own, all_ranks = os.environ.get(rank_name), os.environ[count_name]
+            _name_unused(f"{rank_name}={own} and {count_name}={all_ranks} of {launcher}", start)
+            break
+    return Processes()
+
+
+@functools.cache
+def _name_unused(variables: str, start: str) -> None:
+    """Warn once of variables of a launcher."""
+    log.warning(
+        "running one process alone: %s are not used; for several processes, start it with `%s`", variables, start
+    )
 
 
 def num_gpu_sharers() -> int:

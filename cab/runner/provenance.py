@@ -11,7 +11,7 @@ import re
 import resource
 import subprocess
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,8 @@ import torch
 from cab.records.identity import Identity, Program
 from cab.records.record import RunMetadata, now
 from cab.records.verified import is_verified
-from cab.registry.names import files_of, is_generated
-from cab.registry.program import STANDALONE, is_of_cab, modules_of
-from cab.registry.registries import ATTENTIONS
+from cab.registry.names import is_generated
+from cab.registry.program import LIBRARY, engine_module, foreign_files, is_of_cab, libraries, modules_of
 from cab.runner.processes import num_gpu_sharers
 
 if TYPE_CHECKING:
@@ -68,16 +67,17 @@ def program_of(cell: Cell, *, is_planned: bool = False) -> Program:
     """Return the modules of a run that this process has executed so far, and those of its attention.
 
     A planned run, which is compared with a record, has the modules of its classes, without those that these import from
-    packages: their digests are compared, and with them what they import. The files of other attentions, which could
-    patch this one, do not count, because it may run in another process.
+    packages: their digests are compared, and with them what they import. Other foreign modules, which could patch this
+    attention, do not count, because it may run in another process, nor do libraries.
     """
-    others = [ATTENTIONS.get(spec.name).cls for spec in cell.config.other_attention.values()]
     attention = modules_of([cell.classes["attention"]], follows_packages=not is_planned)
     attention = {name: digest for name, digest in attention.items() if not is_of_cab(name)}
-    own = {Path(name.rpartition(":")[0]).resolve() for name in files_of(cell.config.resolved)} if is_planned else None
-    files = [module for module, file in STANDALONE.items() if own is None or file in own]
-    roots: list[type | str] = [*cell.classes.values(), *others, engine_module(cell.config.engine), *PROJECT, *files]
-    project = modules_of(roots, is_running=True, follows_packages=not is_planned)
+    foreign = [] if is_planned else foreign_files()
+    roots: list[type | str | Path] = [*cell.classes.values(), *cell.other_classes, *PROJECT, *foreign]
+    project = modules_of([*roots, engine_module(cell.config.engine)], is_running=True, follows_packages=not is_planned)
+    if not is_planned:
+        known = {f"{LIBRARY}{package}" for package in PACKAGES}
+        project |= {name: version for name, version in libraries().items() if name not in known}
     return Program(attention, {name: digest for name, digest in project.items() if name not in attention})
 
 
@@ -85,12 +85,6 @@ def identity_of(cell: Cell, data: Mapping[str, Any], device: torch.device | None
     """Return the identity of a run now; one without a device is planned. Empty ``data`` have not been read yet."""
     config = cell.config.resolved if device is None else cell.config.resolved_on(device)
     return Identity.of(config, program_of(cell, is_planned=device is None), data, versions(), cell.renamed)
-
-
-@functools.cache
-def engine_module(name: str) -> str:
-    """Return the module of an engine."""
-    return next((point.module for point in entry_points(group="cab.engines") if point.name == name), "")
 
 
 def unpublished_files_of(cell: Cell) -> list[str]:
@@ -142,6 +136,24 @@ def hardware(device: torch.device) -> dict[str, Any]:
     return facts
 
 
+def device_lists() -> list[str]:
+    """Return the variables with the list of GPUs of a process: those that are set, or else the one of this torch."""
+    names = ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"] if torch.version.hip else ["CUDA_VISIBLE_DEVICES"]
+    return [name for name in names if name in os.environ] or names[:1]
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that this process can use, with their names in the variable that lists them.
+
+    A driver reads the list up to the first name that it does not know, such as -1. Of several MIG devices, it shows
+    only one to a process.
+    """
+    count, named = torch.cuda.device_count(), os.environ.get(device_lists()[0])
+    names = [str(index) for index in range(count)] if named is None else [name.strip() for name in named.split(",")]
+    are_parts = bool(count) and all(name.startswith("MIG-") for name in names)
+    return names if are_parts else names[:count]
+
+
 def nvidia_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str:
     """Return the version of the NVIDIA kernel module; empty if there is none."""
     return _first_match(path, r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)")
@@ -165,7 +177,7 @@ class ResourceUsage:
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu, self._device = device.type == "cuda", device
-        self._seconds, self._load = sum(os.times()[:4]), _load()
+        self._seconds, self._load = sum(os.times()[:4]), load_per_core()
         if self._on_gpu:
             gc.collect()  # free reference cycles of the previous cell
             torch.cuda.empty_cache()
@@ -176,7 +188,7 @@ class ResourceUsage:
 
     def cpu(self) -> dict[str, Any]:
         """Return ``cpu_seconds`` and ``load`` of a :class:`cab.records.record.Cost`."""
-        return {"cpu_seconds": sum(os.times()[:4]) - self._seconds, "load": (self._load + _load()) / 2}
+        return {"cpu_seconds": sum(os.times()[:4]) - self._seconds, "load": (self._load + load_per_core()) / 2}
 
     def memory(self) -> dict[str, Any]:
         """Return ``peak_memory_bytes`` and ``peak_memory_kind`` of a cost."""
@@ -192,6 +204,6 @@ def peak_memory(device: torch.device) -> int:
     return 1024 * int(kilobytes or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
-def _load() -> float:
+def load_per_core() -> float:
     """Return the load average of the last minute as a fraction of the cores."""
     return os.getloadavg()[0] / (os.cpu_count() or 1)

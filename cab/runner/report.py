@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -104,7 +105,7 @@ class ExistingRecords:
         total = 0
         for job in jobs:
             try:
-                total += self.find(Cell.from_config(job.config)) is not None
+                total += self.find(job.cell) is not None
             except OtherCodeError as error:
                 texts += error.texts
             except Exception:
@@ -187,6 +188,11 @@ class Job:
 
     config: Mapping[str, Any]
     command: str
+
+    @functools.cached_property
+    def cell(self) -> Cell:
+        """The checked cell; see :meth:`Cell.from_config`."""
+        return Cell.from_config(self.config)
 
 
 @dataclass(frozen=True)
@@ -323,7 +329,7 @@ def cells_to_run(jobs: Iterable[Job], report: Report) -> Iterator[tuple[Cell, Jo
     """Yield the cells without a valid record; errors are reported before a cell is passed to another process."""
     for job in jobs:
         try:
-            cell = Cell.from_config(job.config)
+            cell = job.cell
             record = report.existing.find(cell)
             if record is None:
                 check_writable(cell.config.results_dir, "results_dir")

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 import shlex
 import shutil
 import time
 import traceback
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from cab import kernels
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line, optional
 from cab.files.cache import report_waiting
 from cab.files.disk import check_writable, disk_errors, is_full_disk, replacing
+from cab.files.numbers import is_finite
 from cab.records.files import record_path, weights_path
 from cab.records.record import Cost, Record, RunMetadata, Status, now
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
@@ -87,7 +90,7 @@ def _attempt(run: Run, began: str = "") -> Record | None:
     if run.processes.is_first:
         _warn_of_marks(run.cell, about)
     try:
-        with exits_as_errors():
+        with exits_as_errors(), _working_directory():
             return _train_and_evaluate(run, about, usage)
     except UserError:
         raise
@@ -105,6 +108,24 @@ def _attempt(run: Run, began: str = "") -> Record | None:
         status, metrics = status_of(error), run.cell.task.metrics
         about = dataclasses.replace(about, program=program_of(run.cell))
         return Record.failed(about, status=status, error=error, step=step, cost=cost, metrics=metrics)
+
+
+@contextlib.contextmanager
+def _working_directory() -> Iterator[None]:
+    """Restore the working directory after the block, and name its change as the cause of an error in the block."""
+    before = Path.cwd()
+    try:
+        yield
+    except Exception as error:
+        now = Path.cwd()
+        if now != before:
+            raise RuntimeError(
+                f"the program changed the working directory to {now}, where relative paths are other files "
+                f"({first_line(error)})"
+            ) from error
+        raise
+    finally:
+        os.chdir(before)
 
 
 def _warn_of_marks(cell: Cell, about: RunMetadata) -> None:
@@ -143,6 +164,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
         atomic_save(backbone.state_dict(), weights_path(cell.config.results_dir, cell.name))
         with report_waiting(f"{cell.title}: evaluating"):
             scores = evaluate(cell, backbone, run.device, run.processes, run.folder, warnings)
+        _check_scores(cell, scores, warnings)
         if repr(cell.task.baselines()) != repr(baselines):  # as text, in which NaN equals NaN
             raise RuntimeError(
                 "the scores of the trivial baselines changed during the run: code of the attention or of a library "
@@ -153,7 +175,7 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
         cost = _cost(run, training, usage, size, *seconds, warnings)
         record = Record.finished(
             dataclasses.replace(about, program=program_of(cell)),  # with the modules that were imported on the way
-            metrics=[metric.measured(scores.get(metric.name)) for metric in cell.task.metrics],
+            metrics=[metric.measured(scores[metric.name]) for metric in cell.task.metrics],
             baselines=baselines,
             history=training.history,
             cost=cost,
@@ -162,6 +184,25 @@ def _train_and_evaluate(run: Run, about: RunMetadata, usage: ResourceUsage) -> R
         with optional("a logger"):
             training.log_record(record)
     return record
+
+
+def _check_scores(cell: Cell, scores: Mapping[str, float], warnings: list[str]) -> None:
+    """Raise RuntimeError if the task does not return one of its metrics, or a primary one that is not finite.
+
+    Of the others, such as those of a length or a group without examples, ``warnings`` name each that is not finite.
+    """
+    for metric in cell.task.metrics:
+        if metric.name not in scores:
+            returned = ", ".join(scores) or "nothing"
+            raise RuntimeError(
+                f"task '{cell.config.task.name}' does not return its metric '{metric.name}' but {returned}"
+            )
+        if not is_finite(scores[metric.name]):
+            finding = f"metric '{metric.name}' of task '{cell.config.task.name}' is {scores[metric.name]}"
+            if metric.primary:
+                raise RuntimeError(finding)
+            log.warning("%s: the record has no value of it", finding)
+            warnings.append(finding)
 
 
 def _cost(

@@ -7,23 +7,26 @@ checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cab.config.run_config import SlurmConfig
 from cab.errors import Preempted, UserError
-from cab.files.disk import replacing
+from cab.files.disk import remove_leftovers, replacing
 from cab.runner.cell import Cell
+from cab.runner.processes import without_launcher
 from cab.runner.report import Job, Report, cells_to_run, record_lost_run
-from cab.runner.slurm_request import by_request
+from cab.runner.slurm_request import by_request, memory_options
 
 log = logging.getLogger("cab")
 
@@ -53,28 +56,38 @@ def _submitit() -> Any:
 
 def slurm_parameters(options: SlurmConfig) -> dict[str, Any]:
     """Return the parameters of a submitit executor for Slurm, from a complete request."""
-    memory, gpus = options.memory, options.gpus
+    memory, gpus, minutes = options.memory, options.gpus, options.time
     assert memory is not None
     assert gpus is not None
+    assert minutes is not None
     texts = {name: str(getattr(options, name)) for name in ("partition", "constraint", "account", "qos")}
     texts |= {f"extra.{name}": f"{name}={value}" for name, value in options.extra.items()}
     for name, text in texts.items():
         if not text.isprintable():  # it would leave its line of the batch script
             raise UserError(f"cluster.{name} must be one line of printable text, got {text!r}")
+    if memory and (others := memory_options(options)):
+        raise UserError(
+            f"cluster.memory={memory:g} and cluster.extra.{others[0]} exclude each other: set cluster.memory=0"
+        )
     parameters = {
         "job_name": "cab",
-        "nodes": options.nodes,
+        "nodes": max(1, options.nodes),
         "ntasks_per_node": options.processes or max(1, gpus),
-        "cpus_per_task": options.cpus,
+        "cpus_per_task": options.cpus or None,
         "gpus_per_node": gpus or None,
-        "mem": f"{memory:.0f}GB" if memory == round(memory) else f"{memory * 1024:.0f}MB",
+        "mem": _megabytes(memory) if memory else None,
         "array_parallelism": options.max_concurrent_jobs,
         "setup": [STAY_WHILE_PREEMPTED, *options.setup],
         "additional_parameters": options.extra,
-        **{name: getattr(options, name) for name in ("time", "partition", "constraint", "account", "qos")},
+        "time": minutes,  # of 0, each requeue counts as one after the time limit
+        **{name: getattr(options, name) for name in ("partition", "constraint", "account", "qos")},
     }
     given = {name: value for name, value in parameters.items() if value is not None}
     return {**given, "wckey": None}  # instead of submitit's own key, which some clusters refuse
+
+
+def _megabytes(memory: float) -> str:
+    return f"{memory:.0f}GB" if memory == round(memory) else f"{memory * 1024:.0f}MB"
 
 
 class CellJob:
@@ -103,12 +116,29 @@ class CellJob:
 
 def job_script(options: SlurmConfig, results_dir: Path, count: int) -> str:
     """Return the batch script of ``count`` jobs with one request; Slurm need not be installed."""
-    submitit = _submitit()
     folder = jobs_folder(results_dir, cluster_settings())
     command = f"{PYTHON} -u -m submitit.core._submit {shlex.quote(str(folder / '%j'))}"
     array: dict[str, Any] = {"map_count": min(count, ARRAY)} if count > 1 else {}
-    make_script = submitit.slurm.slurm._make_sbatch_string  # submitit has no public function for it
-    return make_script(command=command, folder=folder / "%j", **slurm_parameters(options), **array)
+    with _lines_left_out(options) as make_script:
+        return make_script(command=command, folder=folder / "%j", **slurm_parameters(options), **array)
+
+
+@contextlib.contextmanager
+def _lines_left_out(options: SlurmConfig) -> Iterator[Callable[..., str]]:
+    """Let submitit write batch scripts without nodes or time if they are 0; it requires both. Yield its function."""
+    names = [name for name in ("nodes", "time") if not getattr(options, name) and name not in options.extra]
+    module = _submitit().slurm.slurm
+    whole = module._make_sbatch_string  # submitit has no public function for it
+
+    def make_script(**parameters: Any) -> str:
+        lines = whole(**parameters).split("\n")
+        return "\n".join(line for line in lines if not line.startswith(tuple(f"#SBATCH --{name}=" for name in names)))
+
+    module._make_sbatch_string = make_script
+    try:
+        yield make_script
+    finally:
+        module._make_sbatch_string = whole
 
 
 def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> None:
@@ -121,6 +151,7 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
         raise UserError("Slurm does not give its settings; repeat the command when `scontrol show config` works")
     folder = jobs_folder(cells[0][0].config.results_dir, settings)
     array_size = max(1, min(ARRAY, int(settings.get("MaxArraySize", ARRAY))))
+    remove_leftovers(folder, is_locked=False)
     numbers = jobs_in_queue(cells, folder)
     if numbers:
         names = ", ".join(arrays_of(numbers))
@@ -170,7 +201,9 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path, a
         for start in range(0, len(cells), array_size):
             batch = cells[start : start + array_size]
             configs, commands = [job.config for _, job in batch], [job.command for _, job in batch]
-            for (cell, _), job in zip(batch, executor.map_array(CellJob(), configs, commands), strict=True):
+            with _environment_of_slurm_removed(), _lines_left_out(options):
+                jobs = executor.map_array(CellJob(), configs, commands)
+            for (cell, _), job in zip(batch, jobs, strict=True):
                 with replacing(folder / f"{cell.hash}.job") as temporary:
                     temporary.write_text(job.job_id)
                 submitted[cell.hash] = job.job_id
@@ -185,6 +218,20 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path, a
         arrays = ", ".join(arrays_of(submitted))
         log.info("submitted %d cells to Slurm as %s; cab status shows their status", len(submitted), arrays)
     return submitted
+
+
+@contextlib.contextmanager
+def _environment_of_slurm_removed() -> Iterator[None]:
+    """Remove the variables of a surrounding job, which sbatch prefers to its script and passes on to the jobs."""
+    before, kept = dict(os.environ), without_launcher(of_slurm=True)
+    if removed := sorted(name for name in before.keys() - kept.keys() if name.startswith("SBATCH_")):
+        log.warning("%s of the environment is not used; set the options cluster.*", ", ".join(removed))
+    try:
+        for name in before.keys() - kept.keys():
+            del os.environ[name]
+        yield
+    finally:
+        os.environ.update(before)
 
 
 def cluster_settings() -> dict[str, str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from cab.config.run_config import SlurmConfig
+from cab.files.text_table import ABSENT
 from cab.runner.cell import Cell
 
 T = TypeVar("T")
@@ -25,12 +27,21 @@ def request_of(cell: Cell, options: SlurmConfig) -> SlurmConfig:
     gpus = options.gpus
     if gpus is None:
         gpus, most = 1, (options.time or DAY) / 60 * (1 + options.max_requeues)
-        while hours < math.inf and hours / (gpus * options.nodes) > most and gpus < MOST_GPUS:
+        while hours < math.inf and hours / (gpus * max(1, options.nodes)) > most and gpus < MOST_GPUS:
             gpus *= 2
     minutes = 60 * MARGIN * hours / max(1, gpus * options.nodes)
-    time = options.time or (DAY if minutes >= DAY else max(LEAST, math.ceil(minutes)))
-    memory = options.memory or (64 if cell.config.preset == "paper" else 16)
+    time = options.time
+    if time is None:
+        time = DAY if minutes >= DAY else max(LEAST, math.ceil(minutes))
+    memory = options.memory
+    if memory is None:
+        memory = 0 if memory_options(options) else 64 if cell.config.preset == "paper" else 16
     return dataclasses.replace(options, time=time, gpus=gpus, memory=memory)
+
+
+def memory_options(options: SlurmConfig) -> list[str]:
+    """Return the names of the user's own options of memory, such as ``mem-per-cpu``; ``mem-bind`` requests none."""
+    return sorted(name for name in options.extra if re.fullmatch(r"mem([-_]per[-_].*)?", name))
 
 
 def by_request(
@@ -50,9 +61,10 @@ def by_request(
 
 
 def request_row(request: SlurmConfig, cells: list[Cell]) -> list[Any]:
-    """Return tasks, number of jobs, machines, GPUs, time limit in minutes and memory in GB."""
+    """Return tasks, number of jobs, machines, GPUs, minutes and memory in GB; ``-``: not in the script."""
     tasks = " ".join(dict.fromkeys(cell.config.task.name for cell in cells))
-    return [tasks, *map(str, (len(cells), request.nodes, request.gpus, request.time, request.memory))]
+    numbers = (len(cells), request.nodes, request.gpus, request.time, request.memory)
+    return [tasks, *(str(value or ABSENT) for value in numbers)]
 
 
 REQUEST_COLUMNS = ("tasks", "jobs", "nodes", "gpus", "minutes", "memory_gb")
@@ -67,7 +79,7 @@ def time_warnings(cells: Iterable[Cell], options: SlurmConfig) -> Iterator[str]:
         assert request.time is not None
         assert request.gpus is not None
         count, times = max(1, request.gpus * request.nodes), 1 + request.max_requeues
-        if hours / count > request.time / 60 * times:
+        if request.time and hours / count > request.time / 60 * times:
             needed = 60 * math.ceil(hours / count / times)
             warnings[cell.config.task.name] = (
                 f"warning: {cell.config.task.name} takes {hours / count:,.0f} hours on {count} {hardware}; Slurm stops "

@@ -37,7 +37,6 @@ OUT_OF_REACH = {
     "lm_recurrent": "fairseq's language models have no memory of earlier blocks",
     "lra": "fairseq has no task for classifying long sequences",
     "lstf": "fairseq has no task for forecasts of numbers",
-    "needle": "fairseq's language models train on every token, not on the answers only",
     "pcc": "fairseq has no task for point clouds",
     "probe": "fairseq has no task with answers at some positions of a sequence",
     "sr": "fairseq has no task for images",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
@@ -16,6 +15,7 @@ from torch import Tensor
 from cab.backbone import Backbone
 from cab.config.run_config import TrainerConfig
 from cab.errors import UserError, first_line
+from cab.files.cache import sha256_of
 from cab.records.identity import Identity, why_not_resumed
 from cab.runner.batches import StepBatches
 from cab.runner.engine import Run
@@ -42,17 +42,18 @@ PLAIN_STATE = ("entries", "best_step", "steps_to_solve", "_best", "_stale", "_di
 class LossMean:
     """The mean loss since the last entry, kept on the device so that no step synchronizes."""
 
-    def __init__(self, total: float = 0.0, steps: float = 0.0) -> None:
+    def __init__(self, total: float = 0.0, steps: float = 0.0, bad_step: int = 0) -> None:
         self._total: Tensor | float = total
         self.steps = steps
-        self._bad_step: Tensor | None = None
+        self._bad_step: Tensor | int = bad_step
 
     def add(self, loss: Tensor, step: int, pieces: int) -> None:
         """Add the loss of one of the ``pieces`` micro-batches of ``step``."""
         self._total = self._total + (loss.detach() / pieces).double()
         self.steps += 1 / pieces
-        bad = torch.where(torch.isfinite(loss), 0, step)
-        self._bad_step = bad if self._bad_step is None else torch.where(self._bad_step > 0, self._bad_step, bad)
+        earlier = self._bad_step
+        bad = torch.where(torch.isfinite(loss), earlier if isinstance(earlier, int) else 0, step)
+        self._bad_step = bad if isinstance(earlier, int) else torch.where(earlier > 0, earlier, bad)
 
     def mean(self) -> float:
         """Return the mean over steps, 0 without any."""
@@ -60,11 +61,11 @@ class LossMean:
 
     def bad_step(self) -> int:
         """Return the first step with a NaN or infinite loss, or 0."""
-        return 0 if self._bad_step is None else int(self._bad_step)
+        return int(self._bad_step)
 
     def state(self, processes: SingleProcess) -> list[float]:
         """Return the constructor's arguments with which all processes together have the same mean."""
-        return [processes.mean(float(self._total)), self.steps]
+        return [processes.mean(float(self._total)), self.steps, int(processes.max(self.bad_step()))]
 
 
 class History:
@@ -243,7 +244,8 @@ class Checkpoints:
     """The files ``step-N.ckpt``, to resume from, and ``best-N.pt`` and ``average-N.pt``, to evaluate.
 
     The first process of a run writes them. With FSDP, each process has written its shards to
-    ``step-N.RANK-of-COUNT.shard`` before; any number of processes can resume from them.
+    ``step-N.RANK-of-COUNT.shard`` before; any number of processes can resume from them. A checkpoint has the SHA-256
+    of the weights that its run still needs, and is skipped if they are not these.
     (``torch.distributed.checkpoint`` unpickles a file, which could execute code.)
     """
 
@@ -251,6 +253,7 @@ class Checkpoints:
         self.folder, self._own, self._processes = folder, own, processes
         self._is_writer = own.is_first
         self._best_of_last = 0
+        self._sums: dict[str, str] = {}
 
     def weights(self, kind: str, step: int) -> Path:
         """Return the file of the weights after ``step``: the ``best``, or part of the ``average``."""
@@ -263,14 +266,18 @@ class Checkpoints:
         """
         for path in reversed(checkpoint_files(self.folder)):
             state: Any = None
-            with contextlib.suppress(UserError, TypeError):
+            reason = "unreadable in another process"
+            try:
                 state = self._read(path)
+            except (UserError, TypeError) as error:
+                reason = first_line(error)
             if self._processes.max(float(state is None)):
-                log.warning("skipping unreadable checkpoint %s", path)
+                log.warning("skipping unreadable checkpoint %s (%s)", path, reason)
                 continue
             try:
+                assert state is not None
                 restore(state)
-                self._best_of_last = state["history"]["best_step"]
+                self._best_of_last, self._sums = state["history"]["best_step"], state.get("weights", {})
             except Exception as error:  # whatever is wrong with it, the previous one may be intact
                 if is_out_of_memory(error):
                     raise
@@ -282,24 +289,31 @@ class Checkpoints:
     def _read(self, path: Path) -> Any:
         """Return the state in a checkpoint with its shards: those of this process, or all of another division."""
         state = load_file(path)
+        for name, checksum in state.get("weights", {}).items() if self._is_writer and isinstance(state, dict) else ():
+            _check(self.folder / name, checksum)
         count = state.get("shards", 0) if isinstance(state, dict) else 0
         if not count:
             return state
         is_own = self._processes.is_sharded and count == self._own.count
-        ranks = [self._own.rank] if is_own else range(count)
-        return {**state, "parts": [load_file(shard_file(path, rank, count)) for rank in ranks]}
+        parts = [load_file(shard_file(path, rank, count)) for rank in ([self._own.rank] if is_own else range(count))]
+        if any(part.get(name) != state[name] for part in parts for name in ("step", "identity")):
+            raise UserError(f"{path} has a shard of another run")
+        return {**state, "parts": parts}
 
     def save(self, state: Mapping[str, Any], *, step: int, best_step: int) -> None:
         """Write a checkpoint atomically; keep it and the previous one, and the best weights of both."""
         path = self.folder / f"step-{step:08d}.ckpt"
         if self._processes.is_sharded:
             shards, rest = split(state["network"]), split(state["optimizer"])
-            atomic_save({"network": shards[0], "optimizer": rest[0]}, shard_file(path, self._own.rank, self._own.count))
+            own = {"network": shards[0], "optimizer": rest[0], "step": step, "identity": state["identity"]}
+            atomic_save(own, shard_file(path, self._own.rank, self._own.count))
             self._processes.max(0.0)  # all have written theirs
             state = {**state, "network": shards[1], "optimizer": rest[1], "shards": self._own.count}
         if not self._is_writer:
             return
-        atomic_save(state, path)
+        best = self.weights("best", best_step).name
+        needed = {name: checksum for name, checksum in self._sums.items() if name == best or name[0] == "a"}
+        atomic_save({**state, "weights": needed}, path)
         for old in checkpoint_files(self.folder)[:-2]:
             old.unlink()
         kept_steps = {file.stem for file in checkpoint_files(self.folder)}
@@ -315,14 +329,27 @@ class Checkpoints:
         """Write weights atomically."""
         if self._is_writer:
             atomic_save(weights, path)
+            self._sums[path.name] = sha256_of(path)
 
     def selected_weights(self, config: TrainerConfig, *, steps: int, best_step: int) -> Mapping[str, Tensor] | None:
         """Load the weights to evaluate; return None if they are those of the last step."""
-        if config.checkpoint_selection == "best" and best_step:
-            return load_weights(self.weights("best", best_step))
-        if config.checkpoint_selection == "average" and steps:
-            return average_weights([self.weights("average", step) for step in averaged_steps(config, steps)])
-        return None
+        kind, chosen = config.checkpoint_selection, list[int]()
+        if kind == "best" and best_step:
+            chosen = [best_step]
+        elif kind == "average" and steps:
+            chosen = averaged_steps(config, steps)
+        paths = [self.weights(kind, step) for step in chosen]
+        for path in paths:
+            _check(path, self._sums.get(path.name))
+        if not paths:
+            return None
+        return average_weights(paths) if kind == "average" else load_weights(paths[0])
+
+
+def _check(path: Path, checksum: str | None) -> None:
+    """Raise UserError if weights are missing, or not those with the checksum."""
+    if not path.is_file() or checksum not in (None, sha256_of(path)):
+        raise UserError(f"{path.name} is missing or changed since it was saved; repeat the command to train again")
 
 
 def checkpoint_files(folder: Path) -> list[Path]:

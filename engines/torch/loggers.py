@@ -154,10 +154,21 @@ class Tensorboard:
         self._writer.close()
 
 
+WANDB_VARIABLES = {
+    "project": "WANDB_PROJECT",
+    "group": "WANDB_RUN_GROUP",
+    "name": "WANDB_NAME",
+    "tags": "WANDB_TAGS",
+    "dir": "WANDB_DIR",
+}
+"""Variables of W&B by the argument of ``wandb.init`` that they set if it is None."""
+
+
 class Wandb:
     """Weights & Biases: the step is that of the training, and a resumed run continues the same W&B run.
 
-    Without ``logger.mode`` and WANDB_MODE, a run is online if the user is logged in. Its config is the resolved
+    The user's variables and settings of W&B come before the defaults of :data:`WANDB_VARIABLES`; without a mode in
+    them, a run is online if the user is logged in. Its config is the resolved
     configuration; its summary has metrics, trivial baselines, costs and the hash of the record. The artifact, if any,
     is the record and the weights.
     """
@@ -168,10 +179,13 @@ class Wandb:
         options = dict(cell.config.logger.options)
         self._has_artifact, self._weights = options.pop("artifact"), weights_path(cell.config.results_dir, cell.name)
         options["mode"] = options["mode"] or os.environ.get("WANDB_MODE") or _usual_mode()
+        options["name"] = options.pop("run_name")
+        usual = {"project": "cab", "group": str(cell.config.results_dir), "name": cell.title, "tags": [], "dir": folder}
+        usual["project"] = wandb.setup().settings.project or usual["project"]
+        for option, variable in WANDB_VARIABLES.items():
+            options[option] = options.get(option) or (None if os.environ.get(variable) else usual[option])
         config = {**cell.config.resolved, "hash": cell.hash}
-        self._run = wandb.init(
-            id=_run_id(folder), name=cell.title, config=config, dir=folder, resume="allow", **options
-        )
+        self._run = wandb.init(id=_run_id(folder), config=config, resume="allow", **options)
         if options["mode"] == "offline":  # the file of a process that was killed lacks its last rows
             for row in rows_until(folder, start):
                 numbers = {name: float(value) for name, value in row.items() if value}
@@ -203,11 +217,14 @@ class Wandb:
 
 
 def _usual_mode() -> str:
-    """Return online for a user who is logged in, and else offline."""
+    """Return the mode of W&B's settings, such as offline after `wandb offline`, or else online if logged in."""
     import requests
     import wandb
 
-    is_logged_in = "WANDB_API_KEY" in os.environ or requests.utils.get_netrc_auth(wandb.setup().settings.base_url)
+    settings = wandb.setup().settings
+    if settings.mode != "online":  # its default
+        return str(settings.mode)
+    is_logged_in = "WANDB_API_KEY" in os.environ or requests.utils.get_netrc_auth(settings.base_url)
     return "online" if is_logged_in else "offline"
 
 

@@ -73,10 +73,17 @@ class ShapesOnly(TorchDispatchMode):
         super().__init__()
         self.flops = 0
         self._counts = flop_counts()
+        self._seen: dict[Any, tuple[int, Any]] = {}
+        """FLOPs and results on the meta device, by operator and inputs: layers and blocks repeat them."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the guard that skips it imports the compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        leaves = tree_leaves((args, kwargs))
+        inputs = [x for x in leaves if isinstance(x, Tensor)]
         is_random = torch.Tag.nondeterministic_seeded in func.tags and not inputs
         if is_random or (inputs and not any(map(_is_unknown, inputs))):
             return func(*args, **kwargs)
@@ -85,16 +92,23 @@ class ShapesOnly(TorchDispatchMode):
                 return func(*args, **kwargs)
         if func._schema.is_mutable:
             return kwargs.get("out", args[0])
+        key = func, *map(_description, leaves)
+        if key in self._seen:
+            flops, out = self._seen[key]
+            self.flops += flops
+            return tree_map_only(Tensor, _zeros, out)
         on_meta, named = tree_map_only(Tensor, _on_meta, (args, kwargs))
         try:
             out = func(*on_meta, **{**named, **({"device": "meta"} if "device" in kwargs else {})})
         except (NotImplementedError, RuntimeError):  # the shape of the result depends on numbers
             return func(*args, **kwargs)
-        if func._overloadpacket in self._counts:
-            self.flops += self._counts[func._overloadpacket](*on_meta, **named, out_val=out)
+        count = self._counts.get(func._overloadpacket)
+        flops = 0 if count is None else count(*on_meta, **named, out_val=out)
+        self.flops += flops
         is_condition = isinstance(out, Tensor) and out.dtype == torch.bool
         if is_condition or not (inputs or _is_inexact(out)):
             return func(*args, **kwargs)
+        self._seen[key] = flops, out
         return tree_map_only(Tensor, _zeros, out)
 
 
@@ -111,6 +125,11 @@ def _is_inexact(x: Any) -> bool:
 
 def _is_unknown(x: Tensor) -> bool:
     return _is_inexact(x) and x.untyped_storage().nbytes() <= x.element_size()
+
+
+def _description(x: Any) -> Any:
+    """Return what the operators on the meta device see of an input."""
+    return (x.shape, x.stride(), x.dtype, _is_unknown(x)) if isinstance(x, Tensor) else x
 
 
 def _on_meta(x: Tensor) -> Tensor:

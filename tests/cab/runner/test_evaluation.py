@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,17 @@ def in_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
+def store(file: Path, scores: list[Any]) -> None:
+    """Store the scores of the first batches, as an interrupted evaluation does."""
+    DeviceBatches(CPU, finished=file)._store(0, scores)
+
+
 def test_processes_share_the_batches_that_are_not_finished(in_threads: Any, tmp_path: Path) -> None:
     """Of two calls with six batches each, four batches of the first were finished; a line is incomplete."""
     file = tmp_path / "scores.jsonl"
     finished = [{"sum": -i} for i in range(4)]
-    file.write_text("".join(f"{json.dumps([0, row])}\n" for row in finished) + "[0, {")
+    store(file, finished)
+    file.write_text(f"{file.read_text()}0123 [0, {{")
     scored = []
 
     def score(batch: list[int]) -> dict[str, float]:
@@ -97,7 +103,7 @@ def test_random_numbers_of_a_batch_depend_on_the_seed_and_its_number(tmp_path: P
     alone = DeviceBatches(CPU, seed=1).map(Examples(), 2, draw)
     assert len({*alone, *DeviceBatches(CPU, seed=2).map(Examples(), 2, draw)}) == 12
     file = tmp_path / "scores.jsonl"
-    file.write_text("[0, 0.5]\n[0, 0.5]\n")
+    store(file, [0.5, 0.5])
     assert DeviceBatches(CPU, seed=1, finished=file).map(Examples(), 2, draw) == [0.5, 0.5, *alone[2:]]
 
 
@@ -111,17 +117,29 @@ class Drawn(Examples):
 def test_data_that_are_drawn_do_not_depend_on_what_was_scored_before(tmp_path: Path) -> None:
     alone = DeviceBatches(CPU, seed=1).map(Drawn(), 2, list)
     file = tmp_path / "scores.jsonl"
-    file.write_text(f"[0, {json.dumps(alone[0])}]\n")
+    store(file, alone[:1])
     assert DeviceBatches(CPU, seed=1, finished=file).map(Drawn(), 2, list) == alone
 
 
-@pytest.mark.parametrize("damage", ["[0, 1.5", "\0\0\n", "[0]\n[0, 0.5]\n", "5\n"])
-def test_what_follows_a_damaged_line_is_scored_again(damage: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda lines: [lines[0], lines[1][:-3]],
+        lambda lines: [lines[0], "\0\0\n", *lines[1:]],
+        lambda lines: [lines[0], lines[1].replace("1.5", "9.5"), lines[2]],
+        lambda lines: [lines[0], lines[2]],
+        lambda lines: [lines[0], lines[0], *lines[1:]],
+    ],
+    ids=["cut", "zeros", "changed", "lost", "doubled"],
+)
+def test_what_follows_a_damaged_line_is_scored_again(damage: Callable[[list[str]], list[str]], tmp_path: Path) -> None:
     file = tmp_path / "scores.jsonl"
-    file.write_text("[0, 0.5]\n" + damage)
-    scores = DeviceBatches(CPU, finished=file).map(Examples(), 4, sum)
-    assert scores == [0.5, 22, 27]
-    assert file.read_text() == "[0, 0.5]\n[0, 22]\n[0, 27]\n"
+    store(file, [0.5, 1.5, 2.5])
+    file.write_text("".join(damage(file.read_text().splitlines(keepends=True))))
+    for _ in range(2):
+        assert DeviceBatches(CPU, finished=file).map(Examples(), 4, sum) == [0.5, 22, 27]
+    file.rename(other := tmp_path / "scores-of-other-weights.jsonl")
+    assert DeviceBatches(CPU, finished=other).map(Examples(), 4, sum) == [6, 22, 27]
 
 
 def test_a_limit_leaves_the_first_examples() -> None:

@@ -81,6 +81,26 @@ def test_an_interrupted_run_ends_as_one_that_is_not(
     assert not list(tmp_path.rglob("*.tmp")) or not status
 
 
+@pytest.mark.parametrize("kind", ["best", "average"])
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_a_checkpoint_without_its_weights_is_skipped(
+    kind: str, is_missing: bool, troubled: Cell, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = [f"trainer.checkpoint_selection={kind}", "trainer.checkpoint_every=1", "trainer.validate_every=1"]
+    settings += ["trainer.average_every=1", "trainer.average_count=8"] if kind == "average" else []
+    calm = trained(troubled(*settings, f"results_dir={tmp_path / 'calm'}"))
+    failed = trained(troubled(*settings, "retry=[failed]", trouble="crash"))
+    weights = next((tmp_path / failed.hash).glob(f"{kind}-*.pt"))
+    if is_missing:
+        weights.unlink()
+    else:  # of another run, in a copied folder
+        state = torch.load(weights)
+        torch.save({name: value + 1 for name, value in state.items()}, weights)
+    record = trained(troubled(*settings, "retry=[failed]"))
+    assert f"{weights.name} is missing or changed since it was saved" in caplog.text
+    assert (record.metrics, record.history) == (calm.metrics, calm.history)
+
+
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Record:
     """The record of a run that nothing interrupts."""

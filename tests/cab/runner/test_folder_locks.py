@@ -7,6 +7,10 @@ import fcntl
 import json
 import os
 import shutil
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
+from cab.files.locks import is_locked, locked
 from cab.records.record import Record
 from cab.runner.folder import cell_statuses
 from tests.helpers.runs.fixtures import TROUBLED
@@ -82,6 +87,40 @@ def test_the_lock_of_another_machine_is_named_with_its_age(
     assert f"{lock} was written 2.0 hours ago by a process of another machine (4711 node17)" in capsys.readouterr().err
     lock.unlink()
     assert main(command) == 0, capsys.readouterr().err
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from cab.files.locks import locked
+with locked(Path(sys.argv[1])):
+    print(flush=True)
+    input()
+"""
+
+
+def test_a_lock_that_is_held_is_waited_for_and_names_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr("cab.files.locks.PATIENCE", 0.1)
+    path = tmp_path / "lock"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], **pipes) as holder:  # type: ignore[call-overload]
+        holder.stdout.readline()
+        with locked(path) as is_ours:
+            assert not is_ours
+        timer = threading.Timer(0.5, holder.communicate, (b"\n",))
+        timer.start()
+        with locked(path, "which prepares it") as is_ours:
+            assert is_ours
+            assert is_locked(path)
+            timer.join()
+    assert (
+        f"waiting for process {holder.pid} on {socket.gethostname()} since 0.0 hours, which prepares it" in caplog.text
+    )
+    assert path.read_text().split() == [str(os.getpid()), socket.gethostname()]
+    assert not is_locked(path)
 
 
 def test_a_folder_that_vanishes_is_named(

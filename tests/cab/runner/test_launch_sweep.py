@@ -100,7 +100,8 @@ def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(
     assert main(["run", "-m", "--dry-run", *cells, f"results_dir={tmp_path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["expected_time", "record", "command"]
-    assert [line.split(")")[0].strip() for line in lines[1:]] == ["384 h (GPU", "880 h (GPU", "1,264 h (GPU"]
+    assert [line.split(")")[0].strip() for line in lines[1:4]] == ["384 h (GPU", "880 h (GPU", "1,264 h (GPU"]
+    assert lines[4:6] == ["preset paper; device cpu", "data: pg19 missing (see `cab data list`)"]
     assert "cab run task=lm dataset=pg19 backbone=gpt2 pattern=CS attention=vanilla preset=paper" in lines[1]
     assert not any(tmp_path.iterdir())
 
@@ -115,7 +116,7 @@ def test_hours_apply_to_the_options_that_they_were_measured_with(capsys: pytest.
 def test_the_core_of_the_suite_has_its_hours(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     arguments = ["run", "suite=core", "attention=abc", "seed=1", f"results_dir={tmp_path}", "--dry-run"]
     assert main(arguments) == 0
-    *rows, total = capsys.readouterr().out.splitlines()[1:]
+    *rows, total, _, _ = capsys.readouterr().out.splitlines()[1:]
     assert len(rows) == 8
     assert not [row for row in rows if row.split()[0] == "-"]
     assert {row.split()[1] for row in (*rows, total)} == {"min"}
@@ -160,7 +161,9 @@ def test_a_dry_run_decides_as_the_run_does(troubled: Cell, tmp_path: Path, capsy
         """What stands before each command, and how many cells are to be run."""
         capsys.readouterr()
         assert main([*arguments, *more, "--dry-run"]) == 0
-        _, *rows, total = capsys.readouterr().out.splitlines()
+        rows = capsys.readouterr().out.splitlines()[1:]
+        total = next(row for row in rows if "total of" in row)
+        rows = rows[: rows.index(total)]
         return [row.partition("cab run")[0].split()[-1] for row in rows], total.partition("total of ")[2].split()[0]
 
     troubled(trouble="crash")

@@ -12,6 +12,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.errors import UserError
+from cab.runner.plan import hours_until_done
 from cab.runner.suite import suite_sweeps
 from tests.helpers.command import run_python
 
@@ -115,6 +116,24 @@ def test_the_plan_counts_hours_days_and_reused_networks(tmp_path: Path, capsys: 
         ["CC", "sum", "transformer", "multi_news", "1", "0", "96", "0"],
         ["total", "4", "2", "672"],
     ]
-    assert lines[6] == "672 GPU hours: 28 days on 1 GPU, 4 days on 8 GPUs"
-    assert lines[7].startswith("2 runs train the same network as another one: 192 of 864 hours")
-    assert len(lines) == 8
+    assert lines[6] == "preset paper; device cpu"
+    assert lines[7] == "data: multi_news, pcn missing (see `cab data list`)"
+    assert lines[8].endswith("28 days on 1 GPU, 12 days on 8 GPUs; the longest run takes 288 hours on 2")
+    assert lines[9].startswith("2 runs train the same network as another one: 192 of 864 hours")
+    assert len(lines) == 10
+
+
+@pytest.mark.parametrize(
+    ("runs", "gpus", "hours"),
+    [
+        ([(96, 1)] * 6, 8, 96),
+        ([(96, 1)] * 9, 8, 192),
+        ([(576, 2), (96, 1)], 8, 288),
+        ([(576, 2), (96, 1)], 1, 672),
+        ([(10, 1), (6, 1), (4, 1), (4, 2)], 2, 12),
+    ],
+)
+def test_the_days_follow_from_the_longest_run_and_the_requested_gpus(
+    runs: list[tuple[float, int]], gpus: int, hours: float
+) -> None:
+    assert hours_until_done(runs, gpus) == hours

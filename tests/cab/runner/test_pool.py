@@ -22,7 +22,7 @@ from cab.runner import pool
 from cab.runner.cell import Cell
 from cab.runner.pool import Pool, chains_of, run_in_pool, worker_environments
 from cab.runner.processes import SHARED_BY, limit_gpu_memory
-from cab.runner.provenance import hardware
+from cab.runner.provenance import device_lists, hardware, visible_gpus
 from cab.runner.report import Job, Report
 from tests.helpers.runs.processes import records, run_cab
 
@@ -158,7 +158,7 @@ def test_a_second_signal_kills_a_worker_that_hangs(
 
 
 def test_no_cell_starts_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells: list[Any] = [(types.SimpleNamespace(title="a cell"), Job({"attention": "abc"}, ""))] * 2
+    cells: list[Any] = [(types.SimpleNamespace(title="a cell", foreign=frozenset()), Job({"attention": "abc"}, ""))] * 2
     waiting = Pool([cells], Report())
     submitted: list[Job] = []
 
@@ -203,6 +203,7 @@ def test_workers_are_spread_over_the_gpus_and_know_how_many_share_theirs(
     monkeypatch.setattr("cab.runner.report.cells_to_run", lambda *_: [])
     monkeypatch.setattr("cab.runner.pool.chains_of", lambda _: [[(None, None)]] * 7)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(visible.split(",")) if visible else 0)
     run_in_pool([], Report(), workers=workers, workers_per_gpu=each, gpus=gpus)
     shown = sorted(f"{found.get('CUDA_VISIBLE_DEVICES', '')}:{found.get(SHARED_BY, '')}" for found in started)
     assert " ".join(shown) == expected
@@ -210,8 +211,39 @@ def test_workers_are_spread_over_the_gpus_and_know_how_many_share_theirs(
     assert ranks == ([(None, None, None)] if gpus == 1 else [(str(i), str(i), str(gpus)) for i in range(gpus)])
 
 
+@pytest.mark.parametrize(
+    ("variables", "hip", "count", "expected"),
+    [
+        ({}, None, 2, "CUDA_VISIBLE_DEVICES=0,1"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, None, 0, "CUDA_VISIBLE_DEVICES="),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, None, 0, "CUDA_VISIBLE_DEVICES="),
+        ({"CUDA_VISIBLE_DEVICES": "3, 1,-1,2"}, None, 2, "CUDA_VISIBLE_DEVICES=3,1"),
+        ({"CUDA_VISIBLE_DEVICES": "1,9,0"}, None, 1, "CUDA_VISIBLE_DEVICES=1"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-7f3a,GPU-8"}, None, 2, "CUDA_VISIBLE_DEVICES=GPU-7f3a,GPU-8"),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, None, 1, "CUDA_VISIBLE_DEVICES=MIG-a,MIG-b"),
+        ({"CUDA_VISIBLE_DEVICES": "2", "HIP_VISIBLE_DEVICES": "3"}, None, 1, "CUDA_VISIBLE_DEVICES=2"),
+        ({"HIP_VISIBLE_DEVICES": "3,4"}, "6.2", 2, "HIP_VISIBLE_DEVICES=3,4"),
+        ({"CUDA_VISIBLE_DEVICES": "5"}, "6.2", 1, "CUDA_VISIBLE_DEVICES=5"),
+        ({"ROCR_VISIBLE_DEVICES": "6,7"}, "6.2", 2, "HIP_VISIBLE_DEVICES=0,1"),  # numbers among those of ROCR
+    ],
+)  # fmt: skip
+def test_lists_of_gpus_have_the_rules_of_their_drivers(
+    variables: dict[str, str], hip: str | None, count: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CUDA", "HIP"):
+        monkeypatch.delenv(f"{name}_VISIBLE_DEVICES", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    assert f"{','.join(device_lists())}={','.join(visible_gpus())}" == expected
+    [environment] = worker_environments(0, 1, [["9"]])
+    assert {environment[name] for name in device_lists()} == {"9"}
+
+
 def test_a_group_has_as_many_gpus_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UserError, match=r"cluster.gpus=3, but 2 GPUs are available \(4, 7\)"):
         run_in_pool([], Report(), workers=None, gpus=3)
 

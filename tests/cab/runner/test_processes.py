@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from cab.runner.processes import TIMEOUT, Processes, find_processes
+from cab.runner.processes import (
+    TIMEOUT,
+    Processes,
+    _init_slurm_rendezvous,
+    _name_unused,
+    find_processes,
+    without_launcher,
+)
 from tests.helpers.runs.processes import records, run_cab, run_module, the_record
 
 SETTINGS = ["dataset=synthetic", "attention=vanilla", "preset=smoke", "device=cpu", "backbone.dropout=0"]
@@ -74,8 +84,58 @@ def test_a_batch_script_is_one_process(
     monkeypatch.delenv("SLURM_STEP_ID", raising=False)
     for name, value in {"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", **step}.items():
         monkeypatch.setenv(name, value)
+    _name_unused.cache_clear()
     assert find_processes() == Processes(0, count, 0)
     assert ("start it with `srun cab run ...`" in caplog.text) == (count == 1)
+
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}
+SRUN = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected", "unused"),
+    [
+        ({**TORCHRUN, "TORCHELASTIC_RUN_ID": "x"}, Processes(1, 4, 0), ""),
+        ({"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "worker-0"}, Processes(1, 4, 0), ""),  # Kubernetes
+        ({**TORCHRUN, **SRUN, "TORCHELASTIC_RUN_ID": "x"}, Processes(1, 4, 0), ""),
+        (SRUN, Processes(2, 4, 1), ""),
+        (TORCHRUN, Processes(), "RANK=1 and WORLD_SIZE=4 of torchrun are not used"),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}, Processes(), "OMPI_COMM_WORLD_RANK=1"),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, Processes(), "PMI_RANK=1 and PMI_SIZE=2"),
+        ({"WORLD_SIZE": "1"}, Processes(), ""),
+    ],
+)
+def test_ranks_of_every_launcher_are_used_or_named(
+    variables: dict[str, str],
+    expected: Processes,
+    unused: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    _name_unused.cache_clear()
+    assert find_processes() == find_processes() == expected
+    assert len(caplog.messages) == bool(unused)  # once
+    assert unused in caplog.text
+    for name in set(os.environ) - set(without_launcher(of_slurm=True)):
+        monkeypatch.delenv(name)
+    assert find_processes() == Processes()
+
+
+def test_parallel_steps_of_a_job_have_ports_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="node1\n"))
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    ports = set()
+    for step in range(8):
+        monkeypatch.setenv("SLURM_STEP_ID", str(step))
+        monkeypatch.setenv("MASTER_ADDR", "")
+        monkeypatch.setenv("MASTER_PORT", "")
+        _init_slurm_rendezvous()
+        assert os.environ["MASTER_ADDR"] == "node1"
+        ports.add(os.environ["MASTER_PORT"])
+    assert len(ports) == 8
 
 
 @pytest.mark.slow

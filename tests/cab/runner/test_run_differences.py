@@ -18,7 +18,6 @@ from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import Identity, Program, changed_modules, differences
 from cab.records.names import names_of_programs
 from cab.records.record import Record, records_in
-from cab.registry.program import STANDALONE
 from cab.registry.registries import ATTENTIONS
 from cab.results.guards import first_reference
 from cab.results.load import load, load_results
@@ -171,10 +170,9 @@ def test_a_file_is_another_cell_with_other_code(tmp_path: Path, monkeypatch: pyt
         cell = Cell.from_config(config_of("m.py:Mine"))
         hashes.append((cell.hash, cell.attention_code))
     assert hashes[0] == hashes[2] != hashes[1]
-    STANDALONE.clear()
+    monkeypatch.setattr("cab.registry.program.FOREIGN", {})
     other = provenance.program_of(Cell.from_config(config_of("vanilla", "other_attention='m.py:Mine'")))
     monkeypatch.chdir(tmp_path / "b")
-    STANDALONE.clear()  # as in another process
     here = provenance.program_of(Cell.from_config(config_of("vanilla", "other_attention='m.py:Mine'")))
     assert "m.py" in changed_modules(other.project, here.project)
 
@@ -247,7 +245,7 @@ def test_reference_results_are_in_no_row_with_others(tmp_path: Path) -> None:
 
 def test_seeds_of_different_code_of_the_project_are_averaged_on_request_only(tmp_path: Path, caplog: Any) -> None:
     for seed, digest in ((1, "a" * 16), (2, "b" * 16), (3, "b" * 16)):
-        program = Program({"attentions.abc": "c"}, {"backbones.informer": digest, f"only.{seed}": "d"})
+        program = Program({"attentions.abc": "c"}, {"backbones.informer": digest, f"tasks.only{seed}": "d"})
         started = f"2026-11-0{seed}T12:00:00+00:00"
         make_record({"mse": 1.0}, seed=seed, program=program, attention="abc", started=started).write(tmp_path)
     results = load_results(tmp_path)

@@ -49,7 +49,7 @@ def test_a_run_without_a_score_leaves_a_record(
     assert json.loads(path.read_text())["status"] == status
     assert "Traceback" in (tmp_path / path.stem / "traceback.txt").read_text()
     table = load_results(tmp_path)
-    assert list(table["metric"]) == ["score", "beside"]
+    assert list(table["metric"]) == ["score", "total"]
     assert table["value"].isna().all()
     assert [found.status for found in cell_statuses(tmp_path)] == [status]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,13 +88,17 @@ def test_only_what_killed_processes_left_is_removed(
     """Also from a folder with links, which are not followed."""
     folder, precious = measured.with_suffix(""), tmp_path_factory.mktemp("elsewhere") / "mine.txt"
     left = [measured.parent / f".{measured.name}-0123abcd.tmp", folder / ".weights.pt-0123.tmp"]
-    other = measured.parent / ".another.json-0123abcd.tmp"
-    for path in (*left, other, precious):
+    mine = f"{os.getpid()}@{socket.gethostname()}-0123abcd.tmp"
+    left.append(measured.parent / f".{measured.name}-{mine.replace(str(os.getpid()), '99999999')}")
+    names = "another.json-0123abcd.tmp", f"{measured.stem}-c0de.json-0123abcd.tmp", f"{measured.name}-{mine}"
+    others = [measured.parent / f".{name}" for name in names]  # the last one is of a process that runs
+    for path in (*left, *others, precious):
         path.write_text("precious")
     (folder / "folder").symlink_to(precious.parent)
     (folder / "file").symlink_to(precious)
     assert run_cell(troubled("trainer.max_steps=1", "force=true")).kind == "completed"
-    assert [path.exists() for path in (*left, folder / "folder", other, precious)] == [False] * 3 + [True] * 2
+    assert [path.exists() for path in (*left, folder / "folder", precious)] == [False] * 4 + [True]
+    assert all(path.exists() for path in others)
 
 
 def test_files_have_the_permissions_that_the_umask_leaves(troubled: Cell, tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from torch import nn
 
+from cab.backbone import Backbone
 from cab.config.compose import compose
 from cab.errors import UserError
 from cab.records.record import Record
@@ -48,13 +50,15 @@ def test_the_record_counts_backends_and_names_kernels(tmp_path: Path, monkeypatc
         assert names.pop() == ["a_kernel"]
 
 
-@pytest.mark.parametrize(
-    ("selection", "message"),
-    [("fla", "fla does not compute recurrence: not on cuda"), ("fls", "unknown kernels"), ("{x: fla}", "x: fla")],
-)
-def test_a_backend_that_cannot_compute_ends_the_run(selection: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message):
-        run_sweeps([[*CELL, f"results_dir={tmp_path}", f"trainer.kernels={selection}"]], is_sweep=False)
+def test_a_backend_that_cannot_compute_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="fla does not compute recurrence: not on cuda"):
+        run_sweeps([[*CELL, f"results_dir={tmp_path}", "trainer.kernels=fla"]], is_sweep=False)
+
+
+@pytest.mark.parametrize("selection", ["fls", "{recurrence: fls}", "{recurence: fla}"])
+def test_unknown_names_are_found_in_the_configuration(selection: str) -> None:
+    with pytest.raises(UserError, match="unknown kernels"):
+        Cell.from_config(compose([*CELL, f"trainer.kernels={selection}"]))
 
 
 def test_an_evaluation_uses_the_backends_of_the_training(tmp_path: Path) -> None:
@@ -62,6 +66,22 @@ def test_an_evaluation_uses_the_backends_of_the_training(tmp_path: Path) -> None
     cell.task.setup(None)
     with pytest.raises(UserError, match="fla does not compute"):
         evaluate(cell, make_initial_backbone(cell), torch.device("cpu"), Processes(), tmp_path)
+
+
+def test_an_evaluation_uses_the_float32_products_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = Cell.from_config(compose([*CELL, "trainer.float32_matmul_precision=high"]))
+    used: list[tuple[str, bool]] = []
+
+    def note(*_: object) -> dict[str, float]:
+        used.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+        return {}
+
+    monkeypatch.setattr(cell.task, "evaluate", note)
+    evaluate(cell, cast(Backbone, nn.Linear(1, 1)), torch.device("cpu"), Processes(), tmp_path)
+    assert used == [("high", True)]
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_kernels_are_part_of_the_configuration() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
+import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,3 +120,47 @@ def test_a_cut_cell_is_gone_on_with(troubled: Cell, tmp_path: Path, capsys: pyte
     assert main(["run", "--retry", "interrupted", f"results_dir={tmp_path}"]) == 0
     assert "finished" in capsys.readouterr().out
     assert path.exists()
+
+
+def test_a_program_that_changes_the_working_directory_has_a_record(
+    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cell = troubled("trainer.max_steps=1") | {"results_dir": "relative"}
+    monkeypatch.setattr("cab.runner.run.evaluate", lambda *_: os.chdir("/") or Path("relative/none").read_text())
+    record = run_cell(cell).record
+    assert record is not None
+    assert "changed the working directory to /, where relative paths are other files (" in record.error
+    assert Path.cwd() == tmp_path
+    assert list(Path("relative").glob(f"{record.hash}*.json"))
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ({}, "task 'troubled' does not return its metric 'score' but nothing"),
+        ({"SCORE": 3.0}, "task 'troubled' does not return its metric 'score' but SCORE"),
+        ({"score": math.nan}, "metric 'score' of task 'troubled' is nan"),
+        ({"score": math.inf}, "metric 'score' of task 'troubled' is inf"),
+        ({"score": 1e39}, "metric 'score' of task 'troubled' is 1e+39"),
+    ],
+)
+def test_a_metric_without_a_number_fails_the_run_by_name(
+    scores: dict[str, float], message: str, troubled: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cab.runner.run.evaluate", lambda *_: scores)
+    record = run_cell(troubled("trainer.max_steps=1")).record
+    assert record is not None
+    assert (record.status, record.error) == ("failed", f"RuntimeError: {message}")
+
+
+def test_a_further_metric_without_a_number_is_named(
+    troubled: Cell, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as that of a length that does not fit in memory, which must not cost the score."""
+    monkeypatch.setattr("cab.runner.run.evaluate", lambda *_: {"score": 1.0, "total": math.nan})
+    record = run_cell(troubled("trainer.max_steps=1")).record
+    assert record is not None
+    assert [metric.value for metric in record.metrics] == [1.0, None]
+    assert record.engine_facts["warnings"] == ["metric 'total' of task 'troubled' is nan"]
+    assert "metric 'total' of task 'troubled' is nan: the record has no value of it" in caplog.text

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cab.cli.main import main
-from cab.records.record import with_checksum
+from cab.records.record import Record, with_checksum
 from cab.runner.run import run_cell
 from tests.helpers.runs.troubled import trained
 
@@ -41,3 +41,19 @@ def test_reproduce_never_replaces_the_record(troubled: Cell, tmp_path: Path) -> 
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert main(["reproduce", str(tmp_path / f"{record.hash}.json"), "--results-dir", str(tmp_path)]) == 2
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_reproduce_uses_the_precision_that_the_run_resolved(
+    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the record of a GPU: its ``auto`` was another precision than that of this machine."""
+    path = tmp_path / f"{trained(troubled()).hash}.json"
+    content = json.loads(path.read_text())
+    content["config"]["trainer"]["precision"] = "bf16-mixed"
+    path.write_text(json.dumps(with_checksum(content)))
+    assert main(["reproduce", str(path), "--tolerance", "1", "--results-dir", str(tmp_path / "again")]) == 0
+    printed = capsys.readouterr().out
+    assert "definition of the cell has changed" not in printed
+    assert "trainer.precision" not in printed
+    [repeated] = (tmp_path / "again").glob("*.json")
+    assert Record.read(repeated).config["trainer"]["precision"] == "bf16-mixed"

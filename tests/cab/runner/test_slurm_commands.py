@@ -19,6 +19,7 @@ Submit = Callable[..., tuple[int, str]]
 
 COMMANDS = {
     "sbatch": """
+        cat "$1" >> scripts
         count=$(($(cat count 2>/dev/null || echo 0) + 1)); echo $count > count
         [ $count -le $(cat accepted) ] || { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }
         echo "Submitted batch job $((100 + count))" """,
@@ -50,6 +51,16 @@ def test_without_waiting_the_submission_is_the_success(submit: Submit) -> None:
     status, said = submit("cluster.wait=false")
     assert status == 0, said
     assert "submitted 3 cells to Slurm as 101, 102" in said
+
+
+def test_scripts_of_arrays_and_of_single_jobs_leave_out_what_is_0(submit: Submit, tmp_path: Path) -> None:
+    for cluster in (["cluster.time=0", "cluster.nodes=0"], ["cluster.time=7", "cluster.nodes=2"]):
+        (tmp_path / "scripts").unlink(missing_ok=True)
+        assert submit("cluster.wait=false", *cluster)[0] == 0
+        scripts = (tmp_path / "scripts").read_text()
+        assert scripts.count("#!/bin/bash") == 2
+        lines = [line for line in scripts.splitlines() if line.startswith(("#SBATCH --time", "#SBATCH --nodes"))]
+        assert lines == ([] if "cluster.time=0" in cluster else ["#SBATCH --nodes=2", "#SBATCH --time=7"] * 2)
 
 
 def test_a_refusal_names_the_arrays_before_it_and_their_cells_are_not_submitted_again(

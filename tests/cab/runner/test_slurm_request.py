@@ -32,6 +32,10 @@ def cell(name: str) -> Cell:
         ("mlm", {"max_requeues": 0}, (1440, 8, 64)),
         ("lstf", {}, (135, 1, 64)),  # 1.5 hours
         ("lstf", {"time": 30, "gpus": 0}, (30, 0, 64)),
+        ("lstf", {"memory": 0}, (135, 1, 0)),
+        ("mlm", {"time": 0, "nodes": 0}, (0, 2, 64)),
+        ("lstf", {"extra": {"mem-per-cpu": "4G"}}, (135, 1, 0)),  # which excludes --mem
+        ("lstf", {"extra": {"mem-bind": "local"}}, (135, 1, 64)),
         ("smoke", {}, (60, 1, 16)),
     ],
 )

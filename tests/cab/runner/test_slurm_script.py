@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import pytest
 
+from cab import UserError
 from cab.cli.main import main
+from cab.config.run_config import SlurmConfig
+from cab.runner import slurm
+from cab.runner.slurm import job_script
 
 CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla", "preset=smoke", "device=cpu"]
 
@@ -27,6 +33,40 @@ def test_the_script_has_the_options_of_the_cluster(
     assert (f"#SBATCH {array}" in lines) == (array is not None)
     assert any(line.startswith("srun ") and str(results / "slurm") in line for line in lines)
     assert not results.exists()
+
+
+def test_memory_per_core_excludes_memory_per_machine() -> None:
+    extra = {"mem-per-cpu": "4G"}
+    script = job_script(SlurmConfig(time=60, gpus=1, memory=0, extra=extra), Path("r"), 1)
+    assert [line for line in script.splitlines() if "mem" in line and "SBATCH" in line] == ["#SBATCH --mem-per-cpu=4G"]
+    with pytest.raises(UserError, match="exclude each other: set cluster"):
+        job_script(SlurmConfig(time=60, gpus=1, memory=16, extra=extra), Path("r"), 1)
+
+
+@pytest.mark.parametrize("extra", [{}, {"nodes": "2-4"}])
+def test_what_a_site_does_not_want_is_left_out(extra: dict[str, str], tmp_path: Path) -> None:
+    options = SlurmConfig(time=0, nodes=0, gpus=0, cpus=0, memory=0, extra=extra)
+    for count in (1, 3):
+        script = job_script(options, tmp_path, count)
+        lines = [line for line in script.splitlines() if re.match(r"#SBATCH --(time|nodes|gpus|cpus|mem)", line)]
+        assert lines == [f"#SBATCH --{name}={value}" for name, value in extra.items()]
+        given = {**vars(options), "time": 60, "nodes": 2, "extra": {}}
+        assert "#SBATCH --nodes=2\n" in (whole := job_script(SlurmConfig(**given), tmp_path, count))
+        assert "#SBATCH --time=60\n" in whole
+
+
+@pytest.mark.parametrize(
+    "given", [{"SBATCH_PARTITION": "debug", "SLURM_CPU_BIND": "mask", "SLURM_CONF": "a", "RANK": "1"}]
+)
+def test_a_submission_has_no_variables_of_a_surrounding_job(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with slurm._environment_of_slurm_removed():
+        assert given.keys() & os.environ.keys() == {"SLURM_CONF"}
+    assert given.items() <= os.environ.items()
+    assert "SBATCH_PARTITION of the environment is not used" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,25 @@ def test_wandb_is_online_for_a_user_who_is_logged_in(
     assert chosen == [mode]
 
 
+@pytest.mark.parametrize("mine", [False, True])
+def test_variables_of_wandb_come_before_the_defaults(
+    mine: bool, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An argument that is None is left to W&B."""
+    import wandb
+
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(wandb, "init", lambda **options: given.update(options))
+    for variable in loggers.WANDB_VARIABLES.values():
+        monkeypatch.setenv(variable, "mine") if mine else monkeypatch.delenv(variable, raising=False)
+    cell = CheckedCell.from_config(troubled("logger=wandb", "logger.job_type=train"))
+    loggers.Wandb(cell, tmp_path, 0)
+    usual = {"project": "cab", "group": str(tmp_path), "name": cell.title, "tags": [], "dir": tmp_path}
+    assert {name: given[name] for name in loggers.WANDB_VARIABLES} == (dict.fromkeys(usual) if mine else usual)
+    loggers.Wandb(CheckedCell.from_config(troubled("logger=wandb", "logger.run_name=a", "logger.group=b")), tmp_path, 0)
+    assert (given["name"], given["group"]) == ("a", "b")
+
+
 def test_disabled_wandb_writes_nothing(troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
     run_cell(troubled("logger=wandb"))

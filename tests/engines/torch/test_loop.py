@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,26 @@ from cab.runner.cell import Cell as CheckedCell
 from cab.runner.engine import make_initial_backbone, open_run
 from cab.runner.run import run_cell
 from engines.torch.checkpoints import average_weights
-from engines.torch.loop import leaves_unused, make_order
+from engines.torch.loop import frozen_objects, leaves_unused, make_order
 from tasks.lm.task import LM
 from tests.helpers.runs.learning_attention import LOSS
 from tests.helpers.runs.troubled import Numbers, Troubled, trained
 
 Cell = Callable[..., dict[str, Any]]
+
+
+def test_garbage_is_not_kept_for_the_training() -> None:
+    """Objects that refer to each other, such as a network that was replaced."""
+    network = torch.nn.Linear(1, 1)
+    vars(network)["again"] = network
+    kept = weakref.ref(network)
+    gc.disable()
+    try:
+        del network
+        with frozen_objects():
+            assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_items_that_draw_depend_on_the_step_alone() -> None:

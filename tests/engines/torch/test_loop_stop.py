@@ -68,7 +68,7 @@ def test_a_solved_run_that_is_resumed_makes_no_step(
         made.append(self.calls)
         if len(made) == 1:
             raise RuntimeError("cut before the record is written")
-        return {"score": 1.0, "beside": float(next(backbone.parameters()).double().sum())}
+        return {"score": 1.0, "total": float(next(backbone.parameters()).double().sum())}
 
     monkeypatch.setattr(Troubled, "evaluate", evaluate)
     trained(troubled(*EVERY, threshold(free)))

@@ -1,0 +1,64 @@
+"""`cab run --calibrate` times each distinct network once, on this device, and prints the earlier hours as well."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cab.cli.main import main
+from cab.config.compose import compose
+from cab.runner import calibration, plan
+from cab.runner.calibration import training_hours
+from cab.runner.cell import Cell
+
+LSTF = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "preset=smoke"]
+
+
+def test_the_hours_are_those_of_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, *(100.0 + 36.0 * step for step in range(30))])  # the first step is slower
+    monkeypatch.setattr(calibration.time, "perf_counter", lambda: next(clock))
+    cell = Cell.from_config(compose([*LSTF, "attention=abc", "trainer.max_steps=500", "trainer.max_epochs=null"]))
+    monkeypatch.setattr(
+        calibration, "train_first_steps", lambda *args, **_: [args[3](step, torch.zeros(())) for step in range(20)]
+    )
+    assert training_hours(cell) == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize(("load", "is_busy"), [(4.0, True), (0.5, False)])
+def test_times_on_busy_cores_are_marked(
+    load: float,
+    is_busy: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: object,
+) -> None:
+    monkeypatch.setattr(plan, "load_per_core", lambda: load)
+    monkeypatch.setattr(plan, "training_hours", lambda _: 2.0)
+    assert main(["run", *LSTF, "attention=abc", f"results_dir={tmp_path}", "device=cpu", "--calibrate"]) == 0
+    assert ("(load 4.0 per core)" in capsys.readouterr().out) == is_busy
+
+
+def test_each_network_is_timed_once_and_missing_data_keep_their_hours(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: object,
+) -> None:
+    timed: list[str] = []
+    monkeypatch.setattr(calibration, "STEPS", 2)
+    real = calibration.train_first_steps
+    monkeypatch.setattr(
+        calibration,
+        "train_first_steps",
+        lambda cell, *args, **options: (timed.append(cell.label), real(cell, *args, **options)),
+    )
+    sweep = [*LSTF, "attention=abc,vanilla", "seed=1,2", f"results_dir={tmp_path}", "device=cpu"]
+    assert main(["run", "-m", *sweep, "--calibrate"]) == 0
+    text = capsys.readouterr().out
+    assert timed == ["abc", "vanilla"]
+    assert text.count("(this CPU), earlier") == 4
+    assert "4 runs take" in text
+    published = [word.replace("synthetic", "etth1").replace("smoke", "paper") for word in LSTF]
+    assert main(["run", "-m", *published, "attention=abc", f"data_root={tmp_path}", "--calibrate"]) == 0
+    printed = capsys.readouterr()
+    assert "1.5 h (GPU)" in printed.out
+    assert "is not timed: " in printed.err
