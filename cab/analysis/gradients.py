@@ -8,13 +8,10 @@ Shapes: H heads, n targets, m keys, E head dimension.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,11 +21,8 @@ from torch.overrides import TorchFunctionMode
 from cab.analysis.subject import Subject, with_heads
 from cab.attention import Attention
 from cab.errors import UserError
-from cab.records.identity import DEFAULT_ENGINE
-from cab.runner.cell import Cell
-from cab.runner.engine import Run, StepObserver, find_engine
-from cab.runner.processes import DivergedError, Processes
-from cab.spec import Spec
+from cab.runner.calibration import train_first_steps
+from cab.runner.processes import DivergedError
 
 QUANTILES = {"median": 0.5, "q90": 0.9, "q99": 0.99, "largest": 1.0}
 PRODUCTS = {torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm}
@@ -144,36 +138,17 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
     The network continues from the weights it has, trained on the CPU as ``engine=torch`` trains the cell, without
     validation. Norms are measured before clipping, over all parameters and over each attention layer under test.
     """
-    if subject.cell.config.engine != DEFAULT_ENGINE:
-        raise UserError(f"--steps observes engine={DEFAULT_ENGINE} only, got engine={subject.cell.config.engine}")
     table: list[dict[str, float]] = []
 
     def note(step: int, loss: Tensor) -> None:
         norms = {path: _norm(layer) for path, layer in subject.attention_layers()}
         table.append({"step": step, "loss": loss.item(), "all": _norm(subject.network), **norms})
 
-    with tempfile.TemporaryDirectory() as folder:
-        run = _observed_run(subject.cell, StepObserver(steps, note), folder)
-        run.folder.mkdir()
-        try:
-            with run.cell.config.matmul_precision(run.device), run.open_files:
-                run.engine.train(run, subject.network)
-        except DivergedError as error:
-            raise UserError(str(error)) from error
+    try:
+        train_first_steps(subject.cell, subject.network, steps, note, device="cpu")
+    except DivergedError as error:
+        raise UserError(str(error)) from error
     return table
-
-
-def _observed_run(cell: Cell, observer: StepObserver, folder: str) -> Run:
-    """Return a run of the cell that keeps its last weights and writes nothing outside ``folder``."""
-    trainer = dataclasses.replace(
-        cell.config.trainer, checkpoint_selection="last", validate_every=None, patience=None, stop_at=None
-    )
-    config = dataclasses.replace(
-        cell.config, results_dir=Path(folder), profile=False, logger=Spec("csv", {}), trainer=trainer
-    )
-    observed = Cell(config)
-    vars(observed)["task"] = cell.task  # whose data are loaded
-    return Run(observed, "", find_engine(cell.config.engine), torch.device("cpu"), Processes(), observer=observer)
 
 
 def _norm(module: nn.Module | Attention) -> float:

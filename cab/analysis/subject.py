@@ -13,7 +13,7 @@ from cab.attention import Attention
 from cab.backbone import Backbone
 from cab.config.compose import compose
 from cab.errors import UserError
-from cab.records.files import weights_path
+from cab.records.files import kept_weights
 from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone, make_initial_backbone
@@ -57,11 +57,7 @@ def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
     if len(what) == 1 and what[0].endswith(".json"):
         path = Path(what[0])
         record = Record.read(path)
-        weights = weights_path(path.parent, path.stem)
-        if not weights.exists():
-            raise UserError(
-                f"no weights at {weights}; repeat the run, or pass overrides to analyze an untrained network"
-            )
+        weights = kept_weights(path)
         config = dict(record.config)
     else:
         weights, config = None, compose(what)

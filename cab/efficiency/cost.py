@@ -64,9 +64,12 @@ class Cost:
         power: power draw of the GPU in watts during repeated calls.
         joules_per_token: energy of a call for each of its tokens.
         backends: backends of operations that ran (:mod:`cab.kernels`), with the refusals of others.
+        unchecked: backends that ran without having passed check group ``kernels`` of `cab verify`.
         device_kernels: kernels that ran on the GPU in one call and how often, the slowest first.
         seconds_vs_former, bytes_vs_former: relative to an earlier table.
         change: ``faster`` or ``slower`` than in the earlier table; empty if the percentiles of both overlap.
+        pairs_kept: largest share of the visible pairs that an attention with a choice of keys (``most_keys``) reads; 1
+            for the length equals attention to all keys.
     """
 
     attention: str
@@ -125,6 +128,8 @@ class Cost:
     seconds_vs_former: float | None = None
     bytes_vs_former: float | None = None
     change: str = ""
+    unchecked: str = ""
+    pairs_kept: float | None = None
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Cost))

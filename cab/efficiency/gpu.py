@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from cab.errors import UserError
+from cab.runner.provenance import visible_gpus
 
 REASONS = {
     0x4: "power limit",
@@ -28,7 +28,7 @@ def query(argument: str) -> list[list[str]]:
 
     Empty if the program is missing or does not support the query.
     """
-    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+    gpu = next(iter(visible_gpus()), "0")
     command = ["nvidia-smi", argument, "-i", gpu, "--format=csv,noheader,nounits"]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)

@@ -206,6 +206,10 @@ def build(case: Case, pattern: Pattern, phase: str, length: int, setting: Settin
         f"{name}={'+'.join(counts)}{''.join(f' ({other}: {why})' for other, why in uses.refusals[name].items())}"
         for name, counts in uses.counts.items()
     )
+    most_keys: Callable[[int], int] | None = getattr(module, "most_keys", None)
+    if most_keys is not None:
+        visible = range(1, length + 1) if pattern is Pattern.CS and phase not in DECODING else (length,)
+        case.facts["pairs_kept"] = sum(map(most_keys, visible)) / sum(visible)
     return module
 
 
@@ -231,7 +235,10 @@ def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Sett
     case.bytes //= 1 if phase == "forward" else layers
     tokens, least = layers * case.workload.tokens, case.workload.least_bytes // layers
     case.workload = dataclasses.replace(case.workload, tokens=tokens, least_bytes=least)
-    with contextlib.suppress(Exception), torch.compiler.set_stance("force_eager" if setting.compile else "default"):
+    # Products in a Triton kernel are not counted: those of the reference are. Without a name, the kernel refuses.
+    counted = kernels.use(None if case.backend == "triton" else case.backend)
+    stance = torch.compiler.set_stance("force_eager" if setting.compile else "default")
+    with contextlib.suppress(Exception), stance, counted:
         case.operations = count_operations(case.workload.counted)  # kernels that it cannot trace have no roofline
     if setting.device == "cuda":
         with contextlib.suppress(RuntimeError):  # the driver permits neither profiles nor power readings everywhere

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from cab.efficiency.cost import BUSY, DECODING, LAUNCH_BOUND, Cost
 from cab.files.text_table import text_table
+from cab.records.verified import UNVERIFIED_MARK
 
 MEMORY_IS = {
     "cpu": "peak of torch's allocator during a call, above inputs and weights (scratch space of BLAS and FFT libraries "
@@ -23,6 +24,9 @@ ABOVE_ROOF = (
 
 LAUNCHES = f"* {LAUNCH_BOUND}: kernels run for less than {BUSY:.0%} of a call, which waits for the host."
 """Note on marked times."""
+
+UNCHECKED = f"{UNVERIFIED_MARK} a backend has not passed `cab verify --checks kernels`; column `unchecked` names it."
+"""Note on times of such backends."""
 
 Text = Callable[[Cost], str]
 
@@ -59,11 +63,16 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
     others = {cost.fastest_softmax for cost in costs} - {"", "vanilla"}
     softmax = "the fastest softmax kernel" if others else "vanilla"
     times = table("ms per token after a prefix" if is_decoding else f"ms per call (relative to {softmax})", how, _time)
-    yield f"{times}\n{LAUNCHES}" if any(cost.detail == LAUNCH_BOUND for cost in costs) else times
+    notes = [LAUNCHES] * any(cost.detail == LAUNCH_BOUND for cost in costs)
+    notes += [UNCHECKED] * any(cost.unchecked for cost in costs)
+    yield "\n".join([times, *notes])
     if is_decoding:
         yield table("KiB of state", "all rows of the batch", lambda cost: f"{(cost.bytes or 0) / 2**10:.1f}")
     else:
         yield table("MiB", memory, lambda cost: f"{(cost.bytes or 0) / 2**20:.1f}")
+    if chosen := [cost for cost in costs if cost.pairs_kept is not None]:
+        note = "at most; 100: the choice removes none at this length"
+        yield table("% of the pairs that are kept", note, lambda cost: f"{100 * (cost.pairs_kept or 0):.3g}", chosen)
     if any(cost.host_seconds for cost in costs):
         yield table("ms of the host / % of the call in which kernels run / watts / mJ per token", how, _gpu)
     if changed := [cost for cost in costs if cost.change or (cost.bytes_vs_former or 1.0) != 1.0]:
@@ -105,7 +114,7 @@ def grid(costs: Sequence[Cost], cell: Text, name: Text) -> str:
 
 
 def _time(cost: Cost) -> str:
-    mark = "*" if cost.detail == LAUNCH_BOUND else ""
+    mark = "*" * (cost.detail == LAUNCH_BOUND) + UNVERIFIED_MARK * bool(cost.unchecked)
     return f"{(cost.seconds or 0) * 1e3:.3g}{_ratio(cost.relative_to_softmax)}{mark}"
 
 

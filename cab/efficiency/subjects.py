@@ -24,6 +24,7 @@ from cab.registry.specs import by_part
 from cab.registry.stacks import StackEntry
 from cab.spec import Spec
 from cab.verification.foreign import ForeignModule, parse_options, subject_class
+from cab.verification.inputs import arguments_of
 from cab.verification.suite import subject_of
 
 BASELINES = ("vanilla", "eager")
@@ -124,8 +125,12 @@ class ForeignSubject(AttentionSubject):
     """A module of another package: ``hf:TYPE``, ``package.module:name`` or ``FILE.py:name``, as in `cab verify`."""
 
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:
-        subject = subject_of(self.cls, pattern, options={})
-        module = subject.build(embed_dim=setting.embed_dim, num_heads=setting.num_heads, dropout=dropout)
+        sizes = {"embed_dim": setting.embed_dim, "num_heads": setting.num_heads}
+        accepted = arguments_of(getattr(self.cls, "factory", self.cls))
+        options = {name: size for name, size in sizes.items() if name in accepted}
+        module = subject_of(self.cls, pattern, options=options).build(dropout=dropout)
+        if module.embed_dim != setting.embed_dim:
+            raise UserError(f"{self.label} has width {module.embed_dim}, not {setting.embed_dim}")
         return cast("nn.Module", module)
 
 

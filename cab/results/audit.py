@@ -147,8 +147,6 @@ COLUMNS = list(AuditRow._fields[:-1])
 Key = tuple[str, str, str]
 """Pattern, task, attention."""
 Index = dict[Key, tuple[float, Interval]]
-Required = dict[tuple[Term, str], str]
-"""Value of Table 3 that a contradicting index requires, by metric and attention."""
 
 
 def audit(*, normalization: str = OFFICIAL) -> pd.DataFrame:
@@ -164,8 +162,7 @@ def audit(*, normalization: str = OFFICIAL) -> pd.DataFrame:
     import pandas as pd
 
     indices = _indices(normalization)
-    required = _required_values(indices, normalization)
-    parts = (_index_rows(indices, required), _constant_rows(required), _length_rows(), _benefit_rows(indices))
+    parts = (_index_rows(indices), _constant_rows(), _length_rows(), _benefit_rows(indices))
     return pd.DataFrame(itertools.chain.from_iterable(parts), columns=AuditRow._fields)
 
 
@@ -195,24 +192,9 @@ def _indices(normalization: str) -> Index:
     return indices
 
 
-def _required_values(indices: Index, normalization: str) -> Required:
-    """Return the values that the contradicting indices of Table 6 require, for tasks with a single metric."""
-    scales = _scales(normalization)
-    required: Required = {}
-    for line in rows("compositional_index.csv"):
-        key = (line["pattern"], line["task"], line["attention"])
-        terms = [term for term in _raw_metrics() if (term.pattern, term.task) == key[:2]]
-        if len(terms) == 1 and _row("6", key, line["index"], *indices[key]).verdict == CONTRADICTS:
-            [term] = terms
-            mean, std = (sum(bounds) / 2 for bounds in scales[term])
-            needed = mean + (1 if _directions()[term] else -1) * float(line["index"]) * std
-            required[term, line["attention"]] = f"{needed:.2f}"
-    return required
-
-
-def _index_rows(indices: Index, required: Required) -> Iterator[AuditRow]:
+def _index_rows(indices: Index) -> Iterator[AuditRow]:
     """Yield the rows of Table 6 and the averages of Table 3."""
-    raw, printed = _raw_metrics(), rows("compositional_index.csv")
+    printed = rows("compositional_index.csv")
     for line in printed:
         key = (line["pattern"], line["task"], line["attention"])
         row = _row("3" if line["task"] == AVERAGE else "6", key, line["index"], *indices[key])
@@ -220,26 +202,19 @@ def _index_rows(indices: Index, required: Required) -> Iterator[AuditRow]:
             same = [x for x in printed if (x["pattern"], x["attention"]) == (row.pattern, row.attention)]
             mean = np.mean([float(x["index"]) for x in same if x["task"] != AVERAGE])
             row = row._replace(note=f"the mean of the indices printed in Table 6 is {mean:.3f}")
-        elif row.verdict == CONTRADICTS:
-            for (term, attention), needed in required.items():
-                if (term.pattern, term.task, attention) == key:
-                    text = f"the printed index requires {term.metric} {needed}; Table 3 has {raw[term][attention]}"
-                    row = row._replace(note=text)
         yield row
 
 
-def _constant_rows(required: Required) -> Iterator[AuditRow]:
+def _constant_rows() -> Iterator[AuditRow]:
     """Yield the rows of Tables 7-10, and the known errors of the official script."""
     for scale in rows("normalization.csv"):
         term = Term.of(scale)
         values = _members(term)
-        needed = {attention: text for (of, attention), text in required.items() if of == term}
         for name in ("mean", "std"):
             row = _constant_row(term, name, scale[f"{name}_table"], values)
             if row.verdict == CONTRADICTS:
-                fitting = _fitting(term, name, row.printed, values | needed)
-                also = "".join(f" and {one} has {text}, which Table 6 requires" for one, text in needed.items())
-                row = row._replace(note=f"agrees when {fitting} is excluded{also}" if fitting else "")
+                fitting = _fitting(term, name, row.printed, values)
+                row = row._replace(note=f"agrees when {fitting} is excluded" if fitting else "")
             yield row
     for line in corrections().to_dict("records"):
         term, name, printed = Term.of(line), str(line["column"]), str(line["published"])
@@ -279,6 +254,9 @@ def _length_rows() -> Iterator[AuditRow]:
                 if line["attention"] in measured:
                     tolerance = TOLERANCE if quantity == "r2" else unit(printed) / 2
                     yield _row("11", key, printed, *_length(costs, line["attention"], resource, quantity), tolerance)
+                elif reading := line.get(f"{resource}_{quantity}_figure2b"):
+                    possible = Interval.around(float(reading), float(line[f"{resource}_error"]))
+                    yield _row("11", key, printed, float(reading), possible, unit(printed) / 2)
                 else:
                     yield _unknown("11", key, printed, "raw costs are not published")
 
@@ -319,11 +297,13 @@ def _benefit_rows(indices: Index) -> Iterator[AuditRow]:
 
 @functools.cache
 def _raw_metrics() -> dict[Term, dict[str, str]]:
-    """Return the printed values of each metric of Table 3, by attention."""
+    """Return the printed values of each metric of Table 3, by attention, without its slips."""
     table: dict[Term, dict[str, str]] = {}
     for row in rows("results.csv"):
         if row["value"]:
             table.setdefault(Term.of(row), {})[row["attention"]] = row["value"]
+    for slip in corrections("results.csv").to_dict("records"):
+        table[Term.of(slip)][slip["attention"]] = str(slip["corrected"])
     return table
 
 

@@ -18,6 +18,8 @@ from cab.registry.tables import config_folders
 if TYPE_CHECKING:
     import pandas as pd
 
+    from cab.config.compose import Composer
+
 CHANGED_MARK = "‡"
 """Marks an attention with such a run."""
 GROUPS = ("task", "backbone", "trainer", "other_attention")
@@ -91,14 +93,22 @@ def _published(attention: str, task: str, dataset: str, backbone: str, *others: 
     codes = [code_of_location(location.module, location.qualname) for location in locations if location.file]
 
     def build(folder: Path) -> None:
-        from cab.config.compose import compose, written  # imports Hydra
+        from cab.config.compose import written  # imports Hydra
 
-        settings = settings_of(compose([f"attention={written(attention)}", *overrides]))
+        settings = settings_of(_composer()([f"attention={written(attention)}", *overrides]))
         (folder / "settings.json").write_text(json.dumps(settings))
 
     key = {"attention": attention, "overrides": overrides, "configurations": _configurations(), "codes": codes}
     settings: dict[str, Any] = json.loads((prepared("preset-paper", key, build) / "settings.json").read_text())
     return settings
+
+
+@functools.cache
+def _composer() -> Composer:
+    """Return what composes preset `paper`; Hydra reads the files once for all attentions of a cell."""
+    from cab.config.compose import Composer  # imports Hydra
+
+    return Composer()
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from cab.files.disk import listed
+from cab.files.numbers import is_finite
 from cab.files.text_table import ABSENT, parse_number
 from cab.records.verified import UNVERIFIED_MARK, mark_unverified
 from cab.results import formats, paper_values
@@ -105,7 +106,7 @@ def _cell(row: Fields, name: str) -> Cell:
     value = row[name]
     if isinstance(value, str):
         return Cell(value or ABSENT, parse_number(value))
-    if not math.isfinite(value):
+    if not is_finite(value):
         return formats.number(value)
     if name == "runs":
         return formats.number(value or None, 0)

@@ -16,7 +16,7 @@ import numpy as np
 from cab.records.files import PAPER_DIR
 from cab.results.load import AVERAGE, OWN, REFERENCE
 from cab.results.normalization import population
-from cab.results.published import terms3
+from cab.results.published import rows, terms3
 from cab.results.statistics import correlation_interval
 
 if TYPE_CHECKING:
@@ -67,10 +67,29 @@ def task_correlation(scores: pd.DataFrame) -> pd.DataFrame:
 
     ranks = {task: rank for rank, task in enumerate(dict.fromkeys(task for _, task, *_ in terms3()))}
     tables = []
-    for pattern, rows in scores[scores["task"] != AVERAGE].groupby("pattern", sort=False):
-        ordered = rows.sort_values("task", key=lambda names: names.map(ranks), kind="stable")
+    for pattern, of_pattern in scores[scores["task"] != AVERAGE].groupby("pattern", sort=False):
+        ordered = of_pattern.sort_values("task", key=lambda names: names.map(ranks), kind="stable")
         tables += [table] if len(table := _correlations(ordered, "task", pattern=pattern)) else []
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=CORRELATION)
+
+
+def published_correlation(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Return the pairs that the paper's figures show, with the correlations that were read off the colors.
+
+    Args:
+        pairs: columns kind, pattern, a and b of the tables of the other functions.
+    """
+    import pandas as pd
+
+    shown = {(row["figure"], frozenset((row["a"], row["b"]))): row for row in rows("correlations.csv")}
+    made: list[tuple[Any, ...]] = []
+    for kind, pattern, a, b in pairs[CORRELATION[:4]].itertuples(index=False, name=None):
+        figure = "figure4" if kind == "task" else "figure3a"
+        row = shown.get((figure, frozenset(f"{pattern} {name}".strip() for name in (a, b))))
+        if row is not None:
+            unknown = [math.nan] * 4
+            made.append((kind, pattern, a, b, float(row["pearson"]), *unknown, f"Figure {figure[6:]}, ±{row['error']}"))
+    return pd.DataFrame(made, columns=CORRELATION)
 
 
 def cell_correlation(gains: pd.DataFrame) -> pd.DataFrame:
@@ -92,11 +111,11 @@ def _correlations(scores: pd.DataFrame, kind: str, *, pattern: Hashable) -> pd.D
 
     wide = scores.pivot(index="attention", columns=kind, values="index")
     wide = wide.loc[wide.index.isin(population(wide.index)), scores[kind].unique()]
-    rows = []
+    made = []
     for a, b in itertools.combinations(wide.columns, 2):
         shared = wide[[a, b]].dropna()
-        rows.append((kind, pattern, a, b, *_pearson(shared[a].to_numpy(), shared[b].to_numpy())))
-    return pd.DataFrame(rows, columns=CORRELATION)
+        made.append((kind, pattern, a, b, *_pearson(shared[a].to_numpy(), shared[b].to_numpy())))
+    return pd.DataFrame(made, columns=CORRELATION)
 
 
 def _pearson(x: np.ndarray, y: np.ndarray) -> tuple[float, int, float, float, float, str]:

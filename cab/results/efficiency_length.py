@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cab.errors import unknown_name
+from cab.files.numbers import SMALLEST
 from cab.results.normalization import SOFTMAX_VARIANTS
 from cab.results.statistics import student_quantile
 
@@ -93,7 +94,8 @@ Answer = tuple[float, float, float, float, str]
 
 def _points(curve: pd.DataFrame, column: str) -> Points:
     curve = curve.sort_values("length")
-    return curve["length"].to_numpy(float), curve[column].to_numpy(float)
+    costs = curve[column].where(curve[column] >= SMALLEST, 0.0)  # quotients of smaller ones overflow
+    return curve["length"].to_numpy(float), costs.to_numpy(float)
 
 
 def _unknown(note: str) -> Answer:

@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
+from cab.files.numbers import is_finite
 from cab.files.text_table import ABSENT
 from cab.results.formats import plain
 
@@ -112,19 +113,6 @@ def _legend_below(figure: Figure) -> None:
     figure.legend(loc="outside lower center", ncols=3, columnspacing=1, labelspacing=0.25)
 
 
-def heat_map(axes: Axes, values: np.ndarray, *, rows: Sequence[str], columns: Sequence[str], missing: str) -> None:
-    """Draw values from -1 to 1 as colored cells with their numbers; NaN is drawn as the text ``missing``."""
-    axes.imshow(np.nan_to_num(values), cmap=HEAT, vmin=-1, vmax=1, aspect="auto")
-    for (row, column), value in np.ndenumerate(values):
-        text = plain(value, 2) if math.isfinite(value) else missing
-        axes.text(column, row, text, ha="center", va="center", fontsize=7)
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
-    axes.set_xticks(range(len(columns)), columns)
-    axes.set_yticks(range(len(rows)), rows)
-    axes.tick_params(length=0, labelcolor=INK)
-
-
 @style()
 def correlation_figure(pairs: pd.DataFrame, *, order: Sequence[str], title: str) -> Figure:
     """Draw Pearson correlations as a heat map of the names in ``order``: blue positive, orange negative.
@@ -136,8 +124,16 @@ def correlation_figure(pairs: pd.DataFrame, *, order: Sequence[str], title: str)
     for one, other, correlation in pairs[["a", "b", "pearson"]].itertuples(index=False, name=None):
         row, column = order.index(one), order.index(other)
         values[row, column] = values[column, row] = correlation
+    axes.imshow(np.nan_to_num(values), cmap=HEAT, vmin=-1, vmax=1, aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        text = plain(value, 2) if is_finite(value) else ABSENT
+        axes.text(column, row, text, ha="center", va="center", fontsize=7)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
     labels = [short(name) for name in order]
-    heat_map(axes, values, rows=labels, columns=labels, missing=ABSENT)
+    axes.set_xticks(range(len(order)), labels)
+    axes.set_yticks(range(len(order)), labels)
+    axes.tick_params(length=0, labelcolor=INK)
     return figure
 
 

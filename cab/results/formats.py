@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cab.files.disk import sanitize_text
+from cab.files.numbers import is_finite
 from cab.files.text_table import ABSENT
 from cab.records.verified import LEGEND as UNVERIFIED_LEGEND, UNVERIFIED_MARK
 from cab.results.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK, Verdict
@@ -66,7 +67,7 @@ def number(value: float | None, decimals: int = 3, reason: str = "") -> Cell:
     """Return the cell of a number; one that is None or NaN is missing for a reason."""
     if value == math.inf:
         return Cell("∞", NEVER)
-    if value is None or not math.isfinite(value):
+    if not is_finite(value):
         return Cell(hint=reason)
     return Cell(plain(value, decimals), float(value))
 
@@ -83,9 +84,9 @@ def texts(values: Iterable[object]) -> list[Cell]:
 
 def mean(value: float | None, deviation: float | None = None, reason: str = "", *, note: str = "") -> Cell:
     """Return the cell of a metric: mean ± standard deviation over seeds, which is NaN for a single seed."""
-    if value is None or not math.isfinite(value):
+    if not is_finite(value):
         return Cell(hint=reason)
-    spread = f" ± {deviation:.2g}" if deviation is not None and math.isfinite(deviation) else ""
+    spread = f" ± {deviation:.2g}" if is_finite(deviation) else ""
     return Cell(f"{value:.5g}{spread}{note}", float(value))
 
 
@@ -101,7 +102,7 @@ def index(value: float, low: float, high: float, reason: str = "", *, is_single:
 
 def interval(low: float, high: float, decimals: int = 3) -> str:
     """Format an interval; empty if it is undefined."""
-    return f"[{plain(low, decimals)}, {plain(high, decimals)}]" if math.isfinite(low + high) else ""
+    return f"[{plain(low, decimals)}, {plain(high, decimals)}]" if is_finite(low + high) else ""
 
 
 def gain(row: Fields) -> Cell:
@@ -109,7 +110,7 @@ def gain(row: Fields) -> Cell:
 
     A solved cell shows in how many seeds, and a bound above 100 is not shown.
     """
-    if row["K"] is None or not math.isfinite(row["K"]):
+    if not is_finite(row["K"]):
         return Cell(hint=row["note"] if isinstance(row["note"], str) else "")
     sign, tint = VERDICTS.get(row["verdict"], ("", ""))
     style = " ".join(filter(None, (tint, "best" * bool(row.get("best")))))
@@ -122,7 +123,7 @@ def gain(row: Fields) -> Cell:
 
 def decimals_for(values: Iterable[float]) -> int:
     """Return the number of decimals that shows four digits of the largest value."""
-    largest = max((abs(value) for value in values if math.isfinite(value)), default=0)
+    largest = max((abs(value) for value in values if is_finite(value)), default=0)
     return min(max(3 - math.floor(math.log10(largest)), 0), 6) if largest else 3
 
 

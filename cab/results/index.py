@@ -33,6 +33,7 @@ from cab.results.normalization import (
     SOFTMAX_VARIANTS,
     TERM,
     constants,
+    corrected,
     normalization_of,
     scales,
 )
@@ -144,7 +145,7 @@ def scores_by_source(
     metrics = metrics_of(rows)
     groups = {OWN: metrics[metrics["source"].isin([OWN, REFERENCE])]}
     if normalization is not None:
-        groups[RECOMPUTED] = metrics[metrics["source"] == PUBLISHED]
+        groups[RECOMPUTED] = corrected(metrics[metrics["source"] == PUBLISHED])
     scored = {
         source: score(comparable(of), source, normalization, tasks=tasks, partial=partial)
         for source, of in groups.items()
@@ -312,7 +313,8 @@ def _indices(
         tasks: dict[str, tuple[Estimate, float, str]] = {}
         for task in [task for of, task in dict.fromkeys([*places, *measured]) if of == pattern]:
             key = Key(pattern, task, attention)
-            own, reason = shares.get(key, []), gaps.get(key, "")
+            own = shares.get(key, [])
+            reason = gaps.get(key) or next((row.missing for row in own if row.missing), "")
             if (pattern, task) not in places:
                 reason = "missing: parts that other attentions have" if (pattern, task) in tasks3() else NO_CONSTANTS
             is_complete = not reason and len(own) == places[pattern, task]

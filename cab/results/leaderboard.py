@@ -19,14 +19,14 @@ from cab.registry.tables import PRESETS
 from cab.results.formats import Cell, Fields, index, mean, numbers
 from cab.results.guards import comparable, in_index
 from cab.results.index import Scores, is_average, printed_scores, score
-from cab.results.load import AVERAGE, GENERATED, INDEX, OBJECTS, PUBLISHED, REAL, REHEARSAL
+from cab.results.load import AVERAGE, GENERATED, INDEX, OBJECTS, OWN, PUBLISHED, REAL, REHEARSAL
 from cab.results.published import on_published_sets
 from cab.results.summarize import NOT_GIVEN, seeds_of_rows, summarize, verdicts
 from cab.results.table import BASELINE, Column, Row, Table, element_id
 
 ROW = ["pattern", "attention"]
 COSTS = {
-    "params": ("parameters, M", 1e-6, 2),
+    "params": ("params, M", 1e-6, 2),
     "train_seconds": ("training time, s", 1, 1),
     "peak_memory_bytes": ("peak memory, MiB", 2**-20, 1),
 }
@@ -221,14 +221,15 @@ def records_csv(frame: pd.DataFrame) -> pd.DataFrame:
 def compared(boards: Sequence[Board]) -> list[tuple[list[Board], pd.DataFrame | None]]:
     """Return the boards that share tables, and of generated data the results outside the cells of the suite.
 
-    Own results of preset ``paper`` are comparable with the published ones.
+    Own results of preset ``paper`` are comparable with the published ones. Boards with own results come first.
     """
     groups: dict[str, list[Board]] = {}
     for board in (board for board in boards if board.data != GENERATED):
         groups.setdefault(FULL if board.preset == PUBLISHED else board.key, []).append(board)
     generated = [(b, b.results[b.results["score"] == ""]) for b in boards if b.data == GENERATED]
     others = [([board], results) for board, results in generated if len(results)]
-    return [*((group, None) for group in groups.values()), *others]
+    sets: list[tuple[list[Board], pd.DataFrame | None]] = [*((group, None) for group in groups.values()), *others]
+    return sorted(sets, key=lambda pair: all(board.preset == PUBLISHED for board in pair[0]))
 
 
 def extrapolation_curves(measured: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
@@ -262,6 +263,8 @@ def trivial_baselines(results: pd.DataFrame) -> dict[tuple[str, str, str], float
 def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame | None = None) -> Table:
     """Return index, raw metrics and costs of one pattern, best index first; the trivial baselines have metrics only.
 
+    Published numbers have no costs.
+
     Args:
         boards: boards that share the table; the names of published rows say so if there are others.
         results: results whose metrics are shown, without an index (default: all, with the index).
@@ -281,7 +284,13 @@ def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame |
     baselines = list(dict.fromkeys(name for *_, name in trivial))
     blank = [Cell()] * len(baselines)
     columns = [
-        Column(task, [*(_index(row, start) for row in rows), *blank], "higher", "compositional index", marks_best=True)
+        Column(
+            task,
+            [*(_index(row, start) for row in rows), *blank],
+            "higher",
+            group="compositional index",
+            marks_best=True,
+        )
         for task, start in zip(tasks, (name.removesuffix("index") for name in order), strict=True)
     ]
     metrics = results[results["at_length"].isna()].drop_duplicates(["place", "metric"])
@@ -294,8 +303,10 @@ def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame |
         label = str(metric.metric) + (f" ({metric.unit!s})" if metric.unit else "")
         better, place = "higher" if metric.higher_is_better else "lower", str(metric.place).replace("/", " / ")
         columns.append(Column(label, cells, better, group=place, marks_best=True))
-    for name, (label, factor, decimals) in COSTS.items():
-        columns.append(Column(label, [*numbers(frame[name] * factor, decimals), *blank], "lower", "of all cells"))
+    has_costs = any(row["preset"] != PUBLISHED for row in rows)
+    for name, (label, factor, decimals) in COSTS.items() if has_costs else ():
+        cells = [*numbers(frame[name] * factor, decimals), *blank]
+        columns.append(Column(label, cells, "lower", group="of all cells"))
     columns.append(Column("seeds", [*numbers(frame["seeds"], 0), *blank], hint="smallest number of any cell"))
     labels = [_row(row, is_mixed=len(boards) > 1) for row in rows]
     labels += [Row(f"{name} (trivial baseline)", kind=BASELINE) for name in baselines]
@@ -325,7 +336,8 @@ def _row(row: Fields, *, is_mixed: bool) -> Row:
     """Return the label of a row; published results have no code that could be verified."""
     is_published = row["preset"] == PUBLISHED
     label = row["attention"] + f" ({PUBLISHED})" * (is_mixed and is_published)
-    return Row(label, "yes" if is_published else row["verified"])
+    kind = OWN if is_mixed and row["source"] == OWN else ""
+    return Row(label, "yes" if is_published else row["verified"], kind)
 
 
 def _index(row: Fields, start: str) -> Cell:

@@ -7,6 +7,7 @@ never filtered, averaged or labeled together: ``published`` is only what a paper
 from __future__ import annotations
 
 import csv
+import dataclasses
 import functools
 import gc
 import math
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cab.errors import UserError
 from cab.files.disk import listed
+from cab.files.numbers import is_finite
 from cab.files.text_table import csv_errors, csv_rows, parse_number
 from cab.patterns import Pattern
 from cab.records.files import REFERENCE_DIRS
@@ -114,7 +116,7 @@ def load(
             if not path.exists() and path.suffix != ".json":
                 raise UserError(f"{path} does not exist: name a folder of records, a record or a CSV file")
             if path.is_dir():
-                records += records_in(path, skipped)
+                records += records_in(path, skipped, reduced)
             elif path.suffix != ".csv":
                 records.append((path, Record.read(path)))
             tables = [path / name for name in ("results.csv", "compositional_index.csv")] if path.is_dir() else [path]
@@ -162,7 +164,7 @@ def rows_of(records: Collection[tuple[Path, Record]], *, accept_code: bool = Fal
             "config": record.config,
         }  # fmt: skip
         for metric in record.metrics:
-            value = math.nan if metric.value is None else float(metric.value)
+            value = float(metric.value) if is_finite(metric.value) else math.nan
             is_judged = of_suite is not None and anchors is not None and metric.name == of_suite.metric and not reason
             about |= vars(metric) | {"metric": metric.name, "value": value}
             about["K"] = of_suite.retained(anchors, value) if of_suite and anchors and is_judged else math.nan
@@ -192,11 +194,20 @@ def _why_no_k(record: Record, cell: SuiteCell, anchors: Anchors | None, name: st
     if record.status is not Status.FINISHED:
         return f"seed {seed} is {record.status}"
     value = next((metric.value for metric in record.metrics if metric.name == cell.metric), None)
-    if value is None or (cell.scale == "log" and value <= 0):
+    if value is None or (cell.scale == "log" and value <= 0) or not is_finite(cell.retained(anchors, value)):
         return f"seed {seed} has no valid {cell.metric}"
     if anchors.data != data_id:
         return f"seed {seed} has data or a version of the task other than the anchors'"
     return FROZEN if name in ANCHORS else ""
+
+
+def reduced(record: Record) -> Record:
+    """Return a record with the validations that :func:`_facts_of_training` needs: the lowest ones and the last."""
+    budget = record.config["trainer"].get("max_steps") or 0
+    validated: Any = [entry for entry in record.history if entry.get("validation") is not None]
+    early = [entry for entry in validated if entry["step"] <= (1 - LAST_PART) * budget]
+    lowest = [min(part, key=lambda entry: entry["validation"]) for part in (early, validated) if part]
+    return dataclasses.replace(record, history=[*lowest, *validated[-1:]])
 
 
 def _facts_of_training(record: Record, anchors: Anchors) -> tuple[float, bool, bool, str]:

@@ -72,12 +72,21 @@ def constants(normalization: str) -> pd.DataFrame:
     return table[[*PUBLISHED_TERM, "mean", "std"]]
 
 
-def corrections() -> pd.DataFrame:
-    """Return the constants of the official script that contradict its data, with corrected values and reasons."""
+def corrections(file: str = "normalization.csv") -> pd.DataFrame:
+    """Return the slips of the official script's constants, or of Table 3 (``results.csv``), corrected, with reasons."""
     import pandas as pd
 
-    table = pd.read_csv(PAPER_DIR / "corrections.csv")
-    return table[table["table"] == "normalization.csv"]
+    table = pd.read_csv(PAPER_DIR / "corrections.csv", keep_default_na=False)
+    return table[table["table"] == file]
+
+
+def corrected(printed: pd.DataFrame) -> pd.DataFrame:
+    """Return the printed metrics of Table 3 without its slips, as indices are recomputed from them."""
+    for row in corrections("results.csv").to_dict("records"):
+        key = [*PUBLISHED_TERM, "attention"]
+        is_slip = (printed[key] == [row[name] for name in key]).all(axis=1)
+        printed = printed.assign(value=printed["value"].mask(is_slip, row["corrected"]))
+    return printed
 
 
 def scales(values: pd.DataFrame) -> pd.DataFrame:

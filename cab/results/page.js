@@ -1,7 +1,7 @@
 "use strict";
 
 const rowsOf = (table) => [...table.tBodies[0].rows];
-const headersOf = (table) => [...table.tHead.rows[0].cells];
+const headersOf = (table) => [...table.tHead.querySelectorAll("[aria-sort]")];
 
 for (const table of document.querySelectorAll("table")) {
   for (const header of headersOf(table)) header.firstElementChild.addEventListener("click", () => sortBy(header));

@@ -26,7 +26,7 @@ from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import CONFIGS, read_table, tuned_options
 from cab.results.audit import Interval
 from cab.results.changed_settings import with_changed
-from cab.results.correlation import benchmark_correlation, pattern_correlation, task_correlation
+from cab.results.correlation import benchmark_correlation, pattern_correlation
 from cab.results.costs import load_costs
 from cab.results.efficiency_length import efficiency_length
 from cab.results.guards import of_one_data, of_one_kind, refuse_versions, without_copies
@@ -70,22 +70,26 @@ def benefit(_table: PaperTable, published: pd.DataFrame, results: pd.DataFrame) 
     return published.merge(long, how="left").fillna({"best": ""}).assign(**_facts(frame))
 
 
-CORRELATIONS = {"pattern": pattern_correlation, "benchmark": benchmark_correlation, "task": task_correlation}
-
-
-def correlations(table: PaperTable, _published: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
-    """Return Pearson correlations of the own indices and of the printed ones, which the figures show as colors."""
+def correlations(table: PaperTable, published: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
+    """Return Pearson correlations of own indices, for the pairs whose color was read off a figure."""
     frame = side_by_side(results)
     indices = frame[frame["metric"] == INDEX]
-    key = ["kind", "pattern", "a", "b"]
-    parts = []
-    for column in ("published", "own"):
-        scores = indices[["pattern", "task", "attention"]].assign(index=indices[column].astype(float)).dropna()
-        made = [CORRELATIONS[kind](scores) for kind in table.select.split()] if len(scores) else []
-        pairs = pd.concat(made) if made else pd.DataFrame(columns=[*key, "pearson"])
-        parts.append(pairs[[*key, "pearson"]].rename(columns={"pearson": column}))
-    texts = ["" if math.isnan(value) else f"{value:.3f}" for value in parts[0]["published"].astype(float)]
-    return _with_others(parts[0].assign(published=texts), parts[1]).assign(**_facts(frame))
+    scores = indices[["pattern", "task", "attention"]].assign(index=indices["own"].astype(float)).dropna()
+    made: dict[frozenset[str], float] = {}
+    for kind in table.select.split() if len(scores) else ():
+        pairs = CORRELATIONS[kind](scores)[["a", "b", "pearson"]]
+        made |= {frozenset((a, b)): pearson for a, b, pearson in pairs.itertuples(index=False)}
+    own = [made.get(frozenset(pair), math.nan) for pair in published[["a", "b"]].itertuples(index=False, name=None)]
+    return published.assign(own=own, **_facts(frame))
+
+
+def _task_correlation(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the correlation of every two tasks, also of two patterns; a name is pattern and task."""
+    of_tasks = scores[scores["task"] != AVERAGE]
+    return pattern_correlation(of_tasks.assign(pattern=of_tasks["pattern"] + " " + of_tasks["task"], task=AVERAGE))
+
+
+CORRELATIONS = {"pattern": pattern_correlation, "benchmark": benchmark_correlation, "task": _task_correlation}
 
 
 def _facts(frame: pd.DataFrame) -> dict[str, str]:

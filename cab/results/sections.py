@@ -24,6 +24,7 @@ from cab.results import figures
 from cab.results.correlation import LRA, benchmark_correlation, pattern_correlation, task_correlation
 from cab.results.index import benefit_of_attention
 from cab.results.leaderboard import Board, compared, extrapolation_curves, pattern_table
+from cab.results.load import PUBLISHED
 from cab.results.table import Table, element_id, write_csv
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _pattern_blocks(boards: Sequence[Board], pattern: str, results: pd.DataFrame
         if len(tasks) > 1 and results is None:
             pairs = task_correlation(board.scores.table)
             title = f"{name}: correlation of the index between tasks"
-            title += f", {board.heading}" * (len(boards) > 1)
+            title += f", {board.heading}" * (len(boards) > 1) + _of_printed(board)
             ids = element_id(board.key, pattern, "tasks"), f"figure4-{board.key}-{pattern}"
             yield _correlation(pairs[pairs["pattern"] == pattern], tasks, title, *ids)
         yield from _curves(board, pattern, board.results if results is None else results)
@@ -123,7 +124,7 @@ def _comparisons(board: Board) -> Iterator[Block]:
     benefit = benefit[(benefit["pattern"] == "NS") & benefit["without"].notna()]
     if len(board.patterns) > 1:
         pairs = pd.concat([pattern_correlation(scores), benchmark_correlation(scores)], ignore_index=True)
-        title = "Correlation of the average index between patterns, and with Long Range Arena"
+        title = f"Correlation of the average index between patterns, and with Long Range Arena{_of_printed(board)}"
         names = element_id(board.key, "pattern-correlation"), f"figure3a-{board.key}"
         yield _correlation(pairs, [*board.patterns, LRA], title, *names)
     if len(benefit):
@@ -133,10 +134,19 @@ def _comparisons(board: Board) -> Iterator[Block]:
         yield Block(title, "", [picture], [Table.of(shown, id=element_id(board.key, "benefit"), caption=title)])
 
 
+def _of_printed(board: Board) -> str:
+    """Return the end of the title of correlations that the paper does not print, but its indices give."""
+    return ", recomputed from the printed indices" if board.scores.source == PUBLISHED else ""
+
+
 def _correlation(pairs: pd.DataFrame, order: Sequence[str], title: str, table_id: str, file: str) -> Block:
-    figure = figures.correlation_figure(pairs, order=order, title="Pearson correlation")
+    """Return the table of correlations, and their heat map if there is any."""
     named = pairs.assign(pair=pairs["a"].astype(str) + " and " + pairs["b"].astype(str))
-    table = Table.of(named[["pair", "pearson", "low", "high", "shared"]], id=table_id, caption=title)
+    shown = named[["pair", "pearson", "low", "high", "shared", "note"]]
+    table = Table.of(shown, decimals=2, id=table_id, caption=title)
+    if pairs["pearson"].isna().all():
+        return Block(title, "No heat map: no pair has a correlation. The notes of the table say why.", tables=[table])
+    figure = figures.correlation_figure(pairs, order=order, title="Pearson correlation")
     return Block(title, "", [Picture(figure, title, file)], [table])
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cab.files.disk import listed
+from cab.files.numbers import is_finite
 from cab.records.names import PLACE
 from cab.records.record import Status
 from cab.records.verified import LEGEND, VERDICTS
@@ -40,7 +41,7 @@ def summarize(rows: pd.DataFrame, by: Sequence[str], *, value: str = "value", ke
     """
     rows = rows.assign(
         _rank=rows["verified"].map(RANKS),
-        _value=rows[value].astype(float).replace([math.inf, -math.inf], math.nan),
+        _value=rows[value].astype(float).where(is_finite),
         _printed=rows["source"] == PUBLISHED,
     )
     groups = rows.groupby(list(by), sort=False, dropna=False)
@@ -64,7 +65,7 @@ def summarize(rows: pd.DataFrame, by: Sequence[str], *, value: str = "value", ke
 
 def without_score(count: int, total: int, statuses: Iterable[str]) -> str:
     """Return how many of the seeds have no score, and why."""
-    reasons = sorted({*statuses} - {str(Status.FINISHED)}) or ["NaN or inf"]
+    reasons = sorted({*statuses} - {str(Status.FINISHED)}) or ["NaN, inf or overflow"]
     return f"{count} of {total} without a score ({', '.join(reasons)})"
 
 

@@ -6,6 +6,7 @@ import csv
 import functools
 import hashlib
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ class Column:
 
     Attributes:
         better: ``higher`` or ``lower`` if one direction is better.
-        group: part of the header if several columns have the same label.
+        group: header above the columns in HTML; elsewhere part of the header if several columns have the same label.
         pattern: pattern that the column belongs to, if a reader can choose one.
         marks_best: whether the best of at least two values is bold.
     """
@@ -155,6 +156,12 @@ class Table:
             self.heading,
             *(f"{c.group}: {c.label}" if c.group and c.label in shared else c.label for c in self.columns),
         ]
+
+    @functools.cached_property
+    def groups(self) -> list[tuple[str, int]]:
+        """Each group with the number of its columns, in their order; empty if no column has a group."""
+        spans = [(name, len(list(of))) for name, of in itertools.groupby(column.group for column in self.columns)]
+        return spans if any(name for name, _ in spans) else []
 
     @functools.cached_property
     def lines(self) -> list[tuple[Row, list[Cell]]]:

@@ -162,9 +162,12 @@ def tables(frame: pd.DataFrame, *, narrow: bool = False) -> Iterator[Table]:
     """Yield the parts of the table, 3a to 3d, made from :func:`side_by_side`.
 
     An attention has up to three rows: own values as mean ± standard deviation over seeds, published values, and their
-    difference. If the table is to be ``narrow``, the standard deviation has a row of its own. Without own values there
-    are only published ones.
+    difference. If the table is to be ``narrow``, the standard deviation has a row of its own. Without own values, all
+    parts are yielded, with published values only; otherwise those with own values.
     """
+    if frame["own"].notna().any():
+        has_own = frame.groupby("pattern")["own"].transform("count") > 0
+        frame = frame[has_own | frame["pattern"].isin(_begun(frame)["pattern"])]
     own = (OWN, DEVIATION) if narrow else (OWN,)
     others = (PUBLISHED, DIFFERENCE) if frame["difference"].notna().any() else (PUBLISHED,)
     kinds = (*own, *others) if frame["own"].notna().any() else (PUBLISHED,)
@@ -180,7 +183,7 @@ def tables(frame: pd.DataFrame, *, narrow: bool = False) -> Iterator[Table]:
         columns = []
         for term in dict.fromkeys(key[:-1] for key in values):
             cells = [_cell(values.get((*term, attention), {}), kind, narrow=narrow) for attention, kind in lines]
-            columns.append(Column(term[-1], cells, group=_group(*term[:-1])))
+            columns.append(Column(_header(*term), cells))
         if OWN in kinds:
             columns.append(Column("seeds", [_seeds(rows, *line) for line in lines]))
         checked = dict(zip(rows["attention"], rows["verified"], strict=True))
@@ -194,9 +197,10 @@ def tables(frame: pd.DataFrame, *, narrow: bool = False) -> Iterator[Table]:
         yield Table(labels, columns, caption=caption, remarks=list(_notes(rows)))
 
 
-def _group(task: str, backbone: str, dataset: str) -> str:
-    """Return what distinguishes columns of one metric: the data set of LSTF, and the network of TTS."""
-    return {"lstf": dataset, "tts": backbone}.get(task, task)
+def _header(task: str, backbone: str, dataset: str, metric: str) -> str:
+    """Return the metric with its task, for LSTF also with the data set, and for TTS with the network."""
+    place = {"lstf": f"lstf {dataset}", "tts": backbone}.get(task, task)
+    return metric if metric == INDEX else f"{place}: {metric}"
 
 
 def _cell(row: Fields, kind: str, *, narrow: bool) -> Cell:
@@ -224,17 +228,21 @@ def _seeds(rows: pd.DataFrame, attention: str, kind: str) -> Cell:
 
 def _notes(rows: pd.DataFrame) -> Iterator[str]:
     """Yield the meaning of a difference, settings that are not the published ones, and what begun rows lack."""
-    cells = rows[rows["metric"] != INDEX].drop_duplicates([*TableCell._fields]).to_dict("records")
-    begun = {row["attention"] for row in cells if row["missing"] != _missing(_table_cell(row), {})}
-    if begun and rows["own"].isna().all():
+    begun = _begun(rows)
+    if len(begun) and rows["own"].isna().all():
         yield "no value of this part is complete"
+    of_own = rows[rows["own"].notna() & (rows["metric"] != INDEX)]
+    if (of_own["data"] == REHEARSAL).any():
+        for task, sets in of_own.groupby("task", sort=False)["dataset"].unique().items():
+            if len(sets) > 1:
+                yield f"{task}: one value on generated data stands for {', '.join(sets)}"
     if rows["difference"].notna().any():
         yield (
             "difference: own - published in standard deviations over the paper's attentions (Tables 7-10), positive is "
             "better; of an index, own - published"
         )
     notes: dict[str, list[str]] = {}
-    for row in (row for row in cells if row["attention"] in begun):
+    for row in begun.to_dict("records"):
         place = f"{row['task']} {row['backbone']}"
         if row["settings"] and row["data"] == REAL:
             notes.setdefault(f"{place}, other settings than published: {row['settings']}", []).append(row["attention"])
@@ -242,6 +250,14 @@ def _notes(rows: pd.DataFrame) -> Iterator[str]:
             notes.setdefault(f"{place}, without a result: {row['missing']}", []).append(row["attention"])
     for text, names in notes.items():
         yield f"{text}: {listed(dict.fromkeys(names), shown=6)}"
+
+
+def _begun(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per cell of the attentions of each pattern of which some run has ended."""
+    cells = rows[rows["metric"] != INDEX].drop_duplicates([*TableCell._fields])
+    texts = [row["missing"] != _missing(_table_cell(row), {}) for row in cells.to_dict("records")]
+    names = ["pattern", "attention"]
+    return cells[cells.assign(_begun=texts).groupby(names)["_begun"].transform("any")]
 
 
 def _table_cell(row: Fields) -> TableCell:

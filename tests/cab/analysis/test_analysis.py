@@ -151,7 +151,7 @@ def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
     (record.with_suffix("") / "weights.pt").unlink()
     process = cab("paper", "dilution", str(record), cwd=tmp_path)
     assert process.returncode == 2
-    assert "no weights at" in process.stderr
+    assert "has no weights at" in process.stderr
     assert json.loads(record.read_text())
 
 
@@ -159,7 +159,7 @@ def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         ("dilution task=lstf dataset=synthetic attention=abc pattern=NC preset=smoke", "dilution is not defined"),
-        ("dilution attention=abc pattern=CS --steps 2", "unrecognized arguments: --steps"),
+        ("dilution attention=abc pattern=CS --steps 2", "unknown flag '--steps'"),
         ("gradients attention=abc --rows 0", "--rows must be"),
         ("gradients task=lm dataset=synthetic pattern=CS attention=abcd", "abcd"),
     ],

@@ -94,5 +94,5 @@ def test_another_engine_is_an_error() -> None:
     subject = subject_of([*LM, *LAST])
     config = dataclasses.replace(subject.cell.config, engine="fairseq")
     subject = dataclasses.replace(subject, cell=dataclasses.replace(subject.cell, config=config))
-    with pytest.raises(UserError, match="observes engine=torch only, got engine=fairseq"):
+    with pytest.raises(UserError, match="observe engine=torch only, got engine=fairseq"):
         norms_over_training(subject, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 from collections.abc import Callable
 from functools import partial, partialmethod
 from pathlib import Path
@@ -13,13 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from cab import Pattern, kernels
-from cab.cli.efficiency import KERNELS, _plans, add_arguments
+from cab.cli.efficiency import KERNELS, _kernel_checks, _plans, add_arguments
 from cab.cli.main import main
-from cab.efficiency import workload
+from cab.efficiency import protocols, workload
+from cab.efficiency.cost import Cost
+from cab.efficiency.operations import Operations
 from cab.efficiency.protocols import measure_length
+from cab.efficiency.report import UNCHECKED, tables
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
 from cab.kernels import Backend, Operation
+from cab.verification.kernels import Agreement
+from cab.verification.subject import Subject
 from tests.helpers.fake_subjects import Fake, Scores
 
 SMALL = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=2)
@@ -85,6 +91,25 @@ def test_a_named_backend_computes_or_is_unsupported(
         assert (cost.status, cost.backends) == ("ok", detail)
     else:
         assert (cost.status, cost.detail, cost.seconds, cost.backends) == ("unsupported", detail, None, "")
+
+
+def test_a_triton_kernel_has_the_operations_of_its_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses where products are counted, since those in a kernel are not."""
+    monkeypatch.setattr(kernels, "_OPERATIONS", {})
+    module, counting, count_operations = Squaring([]), list[bool](), protocols.count_operations
+
+    def count(call: Callable[[], object]) -> Operations:
+        counting.append(True)
+        return count_operations(call)
+
+    monkeypatch.setattr(protocols, "count_operations", count)
+    kernel = Backend("triton", torch.square, device="cpu", refuses=lambda _: "a counter" if counting else None)
+    module.square.backends = (kernel,)
+    case = protocols.Case(OnBackend.of(module, "triton"))
+    protocols.attempt(case, partial(protocols.prepare, case, Pattern.NS, "forward", 5, SMALL), SMALL)
+    assert (case.status, case.facts["backends"]) == ("ok", "square=triton")
+    assert case.operations is not None
+    assert case.operations.flops == 2 * 5 * 8
 
 
 def test_rows_of_the_command(tmp_path: Path) -> None:
@@ -252,3 +277,34 @@ def test_a_file_without_costs_is_an_error_before_the_measurement(
     if text is not None:
         (tmp_path / "costs.csv").write_text(text)
     refused("efficiency", "vanilla", "--against", str(tmp_path / "costs.csv"), words=[message])
+
+
+# --- backends that have not passed ---
+
+
+def test_a_time_of_a_backend_that_has_not_passed_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attention is checked once per pattern, and not at all if no backend ran."""
+    asked: list[tuple[str, str]] = []
+
+    def agreements(subject: Subject) -> list[Agreement]:
+        asked.append((subject.name, str(subject.pattern)))
+        found = [Agreement("recurrence", "fla", 0.5, 1.0, ""), Agreement("unit", "fla", 0.5, 1.0, "")]
+        return [*found, Agreement("unit", "fla", 2.0, 1.0, "output")]
+
+    monkeypatch.setattr("cab.verification.kernels.agreements", agreements)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    plans = _plans(parser.parse_args(["gla", "--kernels", "fla", "--pattern", "CS", "--device", "cpu"]))
+    cost = Cost("gla@fla", "CS", "forward", 64, seconds=1.0, backends="recurrence=fla (triton: no)")
+    inexact = dataclasses.replace(cost, attention="gla", backends="recurrence=fla; unit=fla+pytorch")
+    other = dataclasses.replace(cost, backends="recurrence=fla; rms_norm=fla")
+    plain = dataclasses.replace(cost, attention="vanilla", backends="softmax=pytorch (flash: chosen by torch)")
+    mark, unmarked = _kernel_checks(plans, runs=True), _kernel_checks(plans, runs=False)
+    assert [mark(x).unchecked for x in (cost, inexact, other, plain)] == [
+        "", "unit=fla (error 2.0e+00 > 1.0e+00, output)", "rms_norm=fla (not checked)", "",
+    ]  # fmt: skip
+    assert asked == [("gla", "CS")]
+    assert unmarked(cost).unchecked == "recurrence=fla (not checked)"
+    assert UNCHECKED in tables([mark(inexact)])
+    assert "1e+03†" in tables([mark(inexact)])
+    assert UNCHECKED not in tables([mark(cost)])

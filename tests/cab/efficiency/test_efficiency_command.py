@@ -164,7 +164,7 @@ def test_what_fails_verification_is_not_timed(
         (["--compile", "--phase", "decode", "--pattern", "CS"], "--compile supports only the phases forward and"),
         (["--compile", "--protocol", "paper"], "--compile supports only the phases forward and"),
         (["--kernels", "fla", "--protocol", "paper"], "protocol paper does not support --kernels"),
-        (["--kernels", "fa4"], "invalid choice: 'fa4'"),
+        (["--kernels", "fa4"], "unknown --kernels 'fa4'"),
         (["--phase", "forward+backward", "--protocol", "paper"], "supports only phase forward"),
         (["--protocol", "lra", "--pattern", "CS"], "protocol lra supports only pattern NS and the phases forward and"),
         (["--protocol", "lra", "--phase", "decode", "--pattern", "NS", "CS"], "protocol lra supports only pattern NS"),

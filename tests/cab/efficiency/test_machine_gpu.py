@@ -62,6 +62,7 @@ def test_clocks_and_reasons_are_read(smi: Path, monkeypatch: pytest.MonkeyPatch)
     assert clock_facts() == facts
     assert "-i 0" in (smi / "asked").read_text()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     clock_facts()
     assert "-i 3" in (smi / "asked").read_text()
     write_smi(smi, 'echo "Field is not a valid field to query" >&2; exit 2')

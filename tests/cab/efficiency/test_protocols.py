@@ -49,6 +49,15 @@ def test_a_phase_has_its_mode_and_the_memory_of_its_tensors(phase: str, is_train
     assert 0 < cost.p10 <= cost.seconds <= cost.p90
 
 
+@pytest.mark.parametrize(("phase", "kept"), [("forward", (1 + 2 + 2 + 2) / 10), ("decode", 2 / 4)])
+def test_pairs_that_a_choice_keeps(phase: str, kept: float) -> None:
+    """Two of at most four visible keys: 1, 2, 2, 2 of 1, 2, 3, 4 pairs in a row, 2 of 4 in a step."""
+    costs = measure_length(
+        [AttentionSubject.parse("dsa:top_k=2"), AttentionSubject.parse("linear")], Pattern.CS, phase, 4, SMALL
+    )
+    assert [cost.pairs_kept for cost in costs] == [pytest.approx(kept), None]
+
+
 def test_each_round_calls_every_module_once_in_a_random_order() -> None:
     log: list[str] = []
     count = 30
@@ -305,8 +314,8 @@ def test_a_stack_has_the_costs_of_its_mean_layer(monkeypatch: pytest.MonkeyPatch
     stack = AttentionSubject.parse("linear*3,local:local.window_size=4")
     assert stack.label == "linear*3,local:local.window_size=4"
     assert stack.all_options(Pattern.CS) == {
-        "linear": {"kernel": "elu1", "short_convolution": 0},
-        "local": {"window_size": 4, "extent": "total", "short_convolution": 0},
+        "linear": {"kernel": "elu1", "short_convolution": 0, "output_gate": False},
+        "local": {"window_size": 4, "extent": "total", "short_convolution": 0, "output_gate": False},
     }
     parts = [AttentionSubject.parse(name) for name in ("linear", "local:window_size=4")]
     linear, local, mean = (measure_length([subject], Pattern.CS, "decode", 16, SMALL)[0] for subject in (*parts, stack))

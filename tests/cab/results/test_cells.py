@@ -34,10 +34,14 @@ def test_every_core_cell_stops_when_solved_at_a_constant_rate() -> None:
 
 UNCHANGED = {
     "task.limit": [None],
+    "task.source": [None],
     "task.source_config": [None],
     "task.source_revision": [None],
     "task.source_splits": [["train", "validation", "test"]],
-    "task.source_columns": [["text"], ["document", "summary"]],
+    "task.source_columns": [["text"], ["document", "summary"], []],
+    "task.source_split": [[0.7, 0.1, 0.2]],
+    "task.source_date": ["date"],
+    "task.source_target": [None],
     "backbone.norm": ["layer"],
     "trainer.kernels": [None],
 }

@@ -12,6 +12,7 @@ import pytest
 from scipy import optimize
 
 from cab import UserError
+from cab.files.numbers import LARGEST
 from cab.records.files import PAPER_DIR
 from cab.results.costs import load_costs
 from cab.results.efficiency_length import ALWAYS, NEVER, Fit, efficiency_length
@@ -112,6 +113,23 @@ def test_a_cost_of_zero_is_fitted_as_the_smallest_other() -> None:
     np.testing.assert_allclose(fit.coefficients[:, 0], optimize.nnls(design, [0.0] + [1.0] * 5)[0], atol=1e-9)
 
 
+@pytest.mark.parametrize("protocol", ["default", "paper"])
+@pytest.mark.parametrize("scale", [2.0**-100, 2.0**100])
+def test_the_scale_of_costs_does_not_matter(scale: float, protocol: str) -> None:
+    found = efficiency_length(crossing(noise=0.01), protocol=protocol)
+    scaled = efficiency_length(
+        crossing(noise=0.01).assign(seconds=lambda table: table["seconds"] * scale), protocol=protocol
+    )
+    pd.testing.assert_frame_equal(scaled, found, rtol=1e-6)
+
+
+@pytest.mark.parametrize("extreme", [5e-324, 1e-300, LARGEST])
+def test_an_extreme_cost_does_not_overflow(extreme: float) -> None:
+    table = crossing()
+    table.loc[(table["attention"] == "abc") & (table["length"] == LENGTHS[0]), "seconds"] = extreme
+    assert 0 <= time_of(efficiency_length(table))["length"] <= NEVER
+
+
 def test_a_length_that_the_measurements_contradict_says_so() -> None:
     wrong = costs({"vanilla": quadratic, "abc": lambda n: 2 * quadratic(n)})  # declared linear
     row = time_of(efficiency_length(wrong))
@@ -208,6 +226,7 @@ def test_costs_of_our_own_form(tmp_path: Path) -> None:
         (f"{HEAD}\nabc,NS,forward,256,nan,1\n", "seconds must be a finite number of at least 0, or empty"),
         (f"{HEAD}\nabc,NS,forward,256,1_0,1\n", "seconds must be .* got '1_0'"),
         (f"{HEAD}\nabc,NS,forward,256,1,1e400\n", "bytes must be .* got '1e400'"),
+        (f"{HEAD}\nabc,NS,forward,256,1e39,1\n", "seconds must be .* got '1e39'"),
         (f"{HEAD}\nabc,NS,forward,-256,1,1\n", "length must be .* got '-256'"),
         (f"{HEAD}\nabc,NS,forward,0,1,1\n", "line 2: the length must be a positive whole number"),
         (f"{HEAD}\nabc,NS,forward,25.6,1,1\n", "line 2: the length must be a positive whole number .* got '25.6'"),

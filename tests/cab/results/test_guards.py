@@ -179,7 +179,7 @@ def test_a_metric_that_is_not_a_number(value: float) -> None:
     made = scored(*two(), mine(value, "s4d"))
     assert math.isnan(index_of(made.table, "s4d"))
     assert index_of(made.table, "abc") == pytest.approx(math.sqrt(0.5))
-    reason = "1 of 1 without a score (NaN or inf): informer etth1 M mse"
+    reason = "1 of 1 without a score (NaN, inf or overflow): informer etth1 M mse"
     assert f"NC mine: no index for s4d ({reason})" in notes_on(made)
 
 

@@ -279,11 +279,11 @@ def test_a_published_index_is_the_printed_digit(published: pd.DataFrame) -> None
     assert recomputed["seeds"].isna().all()
 
 
-@pytest.mark.parametrize(("normalization", "tasks", "averages"), [("official", 57, 14), ("paper", 39, 5)])
+@pytest.mark.parametrize(("normalization", "tasks", "averages"), [("official", 58, 15), ("paper", 40, 5)])
 def test_recomputed_indices_within_0_0015(
     published: pd.DataFrame, normalization: str, tasks: int, averages: int
 ) -> None:
-    """57 of the 74 indices of tasks, 14 of the 22 averages; Table 3 has too few digits for the others."""
+    """58 of the 74 indices of tasks, 15 of the 22 averages; Table 3 has too few digits for the others."""
     found = index_table(published, normalization=normalization)
     groups = dict(iter(found.groupby("source")))
     both = groups["published"].merge(groups["recomputed"], on=KEY, suffixes=("", "_found"))

@@ -89,18 +89,19 @@ def test_presets_and_synthetic_data_are_kept_apart(tmp_path: Path) -> None:
         assert rows["index"].notna().all() == (data != "synthetic")
 
 
-def test_a_seed_without_a_score_is_named(tmp_path: Path, add: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("value", [None, 1e39, 1.7e308, -1.7e308])
+def test_a_seed_without_a_score_is_named(value: float | None, tmp_path: Path, add: Callable[..., Path]) -> None:
     """The mean is that of the others; an index that needs the value is absent."""
     for name in ("vanilla", "abc", "local"):
         for seed in (0, 1):
-            mse = None if (name, seed) == ("abc", 1) else number(name, seed)
+            mse = value if (name, seed) == ("abc", 1) else number(name, seed)
             metrics = {"mse": mse, "mae": number(seed, name), "all_windows": mse}
             add(metrics, beside=["all_windows"], attention=name, seed=seed, task="mine")
     row = leaderboard(tmp_path / "results").set_index("attention").loc["abc"]
     assert row[f"{MINE}.mse"] == number("abc", 0)
     assert (row[f"{MINE}.mse.seeds"], row[f"{MINE}.mae.seeds"], row["seeds"]) == (1, 2, 1)
     assert math.isnan(row["index"])
-    text = "1 of 2 without a score (NaN or inf)"
+    text = "1 of 2 without a score (NaN, inf or overflow)"
     assert row["missing"] == f"mine: {text}: informer etth1 multivariate mse; no index in mine"
 
 
@@ -172,12 +173,12 @@ def test_the_table_of_a_pattern(tmp_path: Path, add: Callable[..., Path]) -> Non
     columns = {column.label: dict(zip(labels, column.cells, strict=True)) for column in table.columns}
     assert list(columns) == [
         *("all", "mine", "yours", "mse", "mae", "f_score (dB)"),
-        *("parameters, M", "training time, s", "peak memory, MiB", "seeds"),
+        *("params, M", "training time, s", "peak memory, MiB", "seeds"),
     ]
     assert (columns["mse"]["vanilla"].text, columns["mse"]["vanilla"].style) == ("0.1", "best")
     assert (columns["mse"][labels[-1]].text, columns["mse"][labels[-1]].style) == ("0.05", "")
     assert columns["mine"]["local"].hint.startswith("mine: missing: informer etth1 mse, informer etth1 mae")
-    assert columns["parameters, M"]["vanilla"].text == "-", "it lacks yours"
+    assert columns["params, M"]["vanilla"].text == "-", "it lacks yours"
     assert table.notes[-1].startswith("-: ")
 
 
@@ -220,3 +221,13 @@ def test_every_form_of_a_table_has_the_same_texts() -> None:
     assert table.to_csv() == "attention,K,mse\na_b,100.0,2.0\nc,30.0,1.0\nd,90.0,3.0\n"
     [note] = table.notes
     assert [note.count(sign) for sign in "▼?*≥†"] == [1, 1, 0, 1, 1]
+
+
+def test_a_pattern_without_own_rows_has_no_columns_of_costs(tmp_path: Path, add: Callable[..., Path]) -> None:
+    add({"mse": 1.0, "mae": 1.0}, attention="abc", preset="paper", pattern="NC")
+    boards = index_boards(load_results([tmp_path / "results", PAPER_DIR]), "official")
+    costs = {
+        pattern: [c for c in pattern_table(boards, pattern).columns if c.group == "of all cells"]
+        for pattern in ("NC", "CC")
+    }
+    assert (len(costs["NC"]), costs["CC"]) == (3, [])

@@ -18,7 +18,7 @@ from cab.records.record import Record, records_in
 from cab.results.cells import Anchors, suite_cells
 from cab.results.costs import load_costs
 from cab.results.guards import first_reference
-from cab.results.load import COLUMNS, load, load_results, rows_of, runs_of
+from cab.results.load import COLUMNS, load, load_results, reduced, rows_of, runs_of
 from cab.results.summarize import metrics_table
 from tests.helpers.made_records import make_record
 from tests.helpers.suite_records import (
@@ -147,7 +147,9 @@ def test_training_that_is_unfinished_or_diverges(
     budget = record.config["trainer"]["max_steps"]
     entries = [{"step": budget * n // 5, "loss": 1.0, "validation": loss} for n, loss in enumerate(losses, 1)]
     record = dataclasses.replace(record, history=entries)
-    assert found(record, with_loss) == (unfinished, diverged)
+    for read in (record, reduced(record)):
+        assert found(read, with_loss) == (unfinished, diverged)
+    assert len(reduced(record).history) == 3
     solved = dataclasses.replace(record, cost=dataclasses.replace(record.cost, steps_to_solve=400))
     assert found(solved, with_loss) == (False, False)
     assert found(record, anchors) == (False, False), "no anchors of the loss"
@@ -214,6 +216,7 @@ def test_columns_occur_once(tmp_path: Path) -> None:
     [
         ("NS,T,b,d,m,maybe,abc,1", "higher_is_better 1 or 0, got 'maybe'"),
         ("NS,T,b,d,m,1,abc,lots", "line 2: .*'lots'"),
+        ("NS,T,b,d,m,1,abc,1e39", "line 2: value must be a finite number or empty.*'1e39'"),
         ("NS,T,b,d,m,1,abc,1e400", "line 2: value must be a finite number or empty.*'1e400'"),
         ("NS,T,b,d,m,1,abc,nan", "line 2: value must be a finite number or empty.*'nan'"),
         ('NS,T,b,d,m,1,abc,"0,5"', "line 2: .*'0,5'"),

@@ -122,7 +122,7 @@ def test_generated_data_outside_the_suite_have_metrics_and_no_score(tmp_path: Pa
     assert (real.heading, generated.heading) == ("Preset paper (index: official)", "Preset paper, synthetic data")
     assert "no score" in generated.summary
     [[real_table], [table]] = [[t for block in section.blocks for t in block.tables] for section in (real, generated)]
-    assert [column.label for column in table.columns][:2] == ["mse", "parameters, M"]
+    assert [column.label for column in table.columns][:2] == ["mse", "params, M"]
     assert [column.label for column in real_table.columns][:2] == ["lstf", "mse"]
     assert [cell.text for cell in table.columns[0].cells] == ["0.65 ± 0.071"]
 
@@ -137,26 +137,30 @@ def test_cells_of_the_suite_have_no_section_of_an_index(tmp_path: Path) -> None:
 
 
 def test_figures_of_the_paper_are_named_where_their_data_are(suite_folder: Path, tmp_path: Path) -> None:
-    """The benefit of attention is that of NS, in tasks with results without attention."""
+    """The benefit of attention is that of NS, in tasks with results without attention.
+
+    A heat map needs a pair with a correlation: a pair of tasks of NS has one, over three attentions.
+    """
     shutil.copytree(suite_folder, tmp_path / "results")
     mlm = {"task": "mlm", "dataset": "pg19", "backbone": "roberta", "config_variant": "", "pattern": "NS"}
     sr = mlm | {"task": "sr", "dataset": "ffhq", "backbone": "sr3"}
-    for name, value in (("vanilla", 1.0), ("abc", 2.0), ("none", 3.0)):
+    for name, value in (("vanilla", 1.0), ("abc", 2.0), ("local", 4.0), ("none", 3.0)):
         make_record({"ppl": value}, attention=name, **mlm).write(tmp_path / "results")
         if name != "none":
             make_record({"psnr": value, "ssim": value}, attention=name, **sr).write(tmp_path / "results")
-    files = {}
+    files, texts = {}, {}
     for folder in (suite_folder, tmp_path / "results"):
         [board] = index_boards(load_results(folder))
         [section] = board_sections([board])
         blocks = section.blocks
         files[folder] = {picture.file for block in blocks for picture in block.pictures if picture.file}
-    assert files[suite_folder] == {
-        "figure3a-mini",
-        "figure3c-mini-lm/pg19/gpt2-ppl",
-        "figure4-mini-CS",
-        "figure4-mini-NC",
+        texts[folder] = {block.tables[0].id: block.text for block in blocks if block.text}
+    assert files[suite_folder] == {"figure3c-mini-lm/pg19/gpt2-ppl"}
+    assert set(texts[suite_folder]) == {"mini-CS-tasks", "mini-NC-tasks", "mini-pattern-correlation"}
+    assert set(texts[suite_folder].values()) == {
+        "No heat map: no pair has a correlation. The notes of the table say why."
     }
+    assert "mini-NS-tasks" not in texts[tmp_path / "results"]
     assert files[tmp_path / "results"] == files[suite_folder] | {"figure3b-mini", "figure4-mini-NS"}
     [benefit] = [block.tables[0] for block in blocks if block.heading == "Index with and without attention (NS)"]
     assert [row.label for row in benefit.rows] == ["mlm"]

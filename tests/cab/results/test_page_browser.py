@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +19,9 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 
 from cab.cli.main import main
-from tests.helpers.made_records import make_record
+from cab.records.files import PAPER_DIR
+from cab.results.published import rows
+from tests.helpers.made_records import make_record, number
 from tests.helpers.suite_records import made_suite as made_suite
 
 pytestmark = pytest.mark.browser
@@ -138,6 +142,28 @@ def test_a_phone_scrolls_down_only_and_dark_mode_inverts_figures(
     background, inverted = browser.execute_script(f"{style}.map((it) => it.filter + it.backgroundColor)")
     assert background == "nonergb(13, 17, 23)"
     assert inverted.startswith("invert(1)")
+
+
+def test_published_tables_fit_the_window_with_own_results(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    """Own results of all cells of NS, whose table is the widest: a mean and a deviation per metric, and costs."""
+    cells: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    for row in rows("results.csv"):
+        if (row["pattern"], row["attention"]) == ("NS", "abc"):
+            cells[row["task"], row["backbone"], row["dataset"]][row["metric"]] = float(row["value"])
+    for ((task, backbone, dataset), printed), seed in itertools.product(cells.items(), (1, 2)):
+        names = {"task": task, "backbone": backbone, "dataset": dataset, "config_variant": "", "pattern": "NS"}
+        values = {metric: value * number(metric, seed) ** 0.01 for metric, value in printed.items()}
+        make_record(values, **names, attention="abc", preset="paper", seed=seed).write(tmp_path / "own")
+    make_page(browser, tmp_path / "own", PAPER_DIR, out=tmp_path / "out")
+    browser.execute_script("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 1280
+    boxes = "return [...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth)"
+    assert [box.get_attribute("aria-label") for box in browser.execute_script(boxes)] == []
+    groups = browser.find_elements(By.CSS_SELECTOR, "#paper-NS-table [scope=colgroup]")
+    assert {"compositional index", "tts / ljspeech / transformer_tts"} <= {group.text for group in groups}
+    assert len(column(browser, "paper-NS-table", "ppl")) > 10
+    [own] = browser.find_elements(By.CSS_SELECTOR, "#paper-NS-table tr.own")
+    assert own.get_attribute("data-name") == "abc"
 
 
 def test_hostile_names_stay_text(browser: webdriver.Chrome, tmp_path: Path, add: Callable[..., Path]) -> None:

@@ -132,7 +132,7 @@ def test_a_copy_counts_once_and_two_results_of_one_seed_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("made_suite")
-@pytest.mark.parametrize("status", ["diverged", "NaN or inf"])
+@pytest.mark.parametrize("status", ["diverged", "NaN, inf or overflow"])
 def test_a_seed_without_a_score_leaves_no_k_and_is_counted(status: str) -> None:
     lost = value_record(CELLS["lstf"], "abc", math.nan, 3)
     if status == "diverged":

@@ -17,12 +17,9 @@ from cab.results.load import load_results
 from cab.results.sections import TaskSection, finished_runs
 from tasks.glue.report import AVERAGED, SECTION as GLUE
 from tasks.lra.report import SECTION as ARENA
-from tasks.needle.report import SECTION as NEEDLES, grid_figure, grids
-from tasks.needle.task import Needle
 from tasks.probe.report import SECTION as PROBES, capacity_curves, curve_figure
 from tests.helpers.page import page_of
 
-NEEDLE = Needle(dataset="synthetic", length=32, depths=2)
 START = "pretrained on wikitext103 for 50000 steps"
 Add = Callable[..., Path]
 
@@ -57,41 +54,6 @@ def test_attentions_and_trivial_answers_are_in_one_order(arena: Path) -> None:
     assert whole["accuracy"].tolist() == pytest.approx([51.5, 48.0, 30.0, 17.0])
     assert whole["deviation"].iloc[0] == pytest.approx(0.5**0.5)
     assert table[table["config_variant"] != ""]["name"].tolist() == ["root_and_digits", "vanilla", "majority"]
-
-
-@pytest.fixture
-def needles(tmp_path: Path, add: Add) -> Path:
-    """Vanilla with two seeds; a window that finds the end of the shortest text alone, and cannot read the longest."""
-    place = {"task": "needle", "dataset": "synthetic", "config_variant": NEEDLE.config_variant}
-    names = [name for length in NEEDLE.lengths for name in NEEDLE._by_depth(length)]
-    runs = [
-        ("vanilla", 1, [1.0, 1.0, 0.8, 0.6, 0.4, 0.2]),
-        ("vanilla", 2, [1.0, 1.0, 0.6, 0.6, 0.4, 0.2]),
-        ("local", 1, [0.0, 1.0, 0.0, 0.1, math.nan, math.nan]),
-    ]
-    for attention, seed, values in runs:
-        depths = dict(zip(names, values, strict=True))
-        metrics = [metric.measured(depths.get(metric.name, 0.5)) for metric in NEEDLE.metrics]
-        add(metrics, **place, backbone="gpt2", pattern="CS", attention=attention, seed=seed)
-    return tmp_path / "results"
-
-
-def test_needles_have_a_row_per_attention_length_and_depth_and_a_grid_per_attention(needles: Path) -> None:
-    rows = table_of(NEEDLES, needles, "needle")
-    table = rows.set_index(["attention", "length", "depth"])
-    assert len(table) == 12
-    assert table.loc[("vanilla", 64, 25), "accuracy"] == pytest.approx(0.7)
-    assert table.loc[("vanilla", 64, 25), "deviation"] == pytest.approx(0.02**0.5)
-    assert table.loc[("vanilla", 64, 25), "seeds"] == 2
-    assert table.loc[("local", 32, 75), "accuracy"] == 1.0
-    assert math.isnan(table.loc[("local", 128, 75), "accuracy"])
-    [(heading, grid)] = grids(rows)
-    assert heading == "Needles, synthetic, preset mini: 8 facts, learned at 32 tokens"
-    vanilla, local, empty = grid_figure(grid).axes
-    assert (vanilla.get_title(loc="left"), local.get_title(loc="left"), empty.axison) == ("vanilla", "local", False)
-    assert [text.get_text() for text in vanilla.texts] == ["1.00", "0.70", "0.40", "1.00", "0.60", "0.20"]
-    assert [text.get_text() for text in local.texts] == ["0.00", "0.00", "", "1.00", "0.10", ""]
-    assert [label.get_text() for label in vanilla.get_xticklabels()] == ["32", "64", "128"]
 
 
 @pytest.fixture
@@ -196,7 +158,7 @@ def test_the_mean_of_glue_is_of_the_seven_published_columns(measure: Callable[..
         assert row["average"] == pytest.approx(published[row["attention"]][-1], abs=0.005)
 
 
-@pytest.mark.usefixtures("arena", "needles")
+@pytest.mark.usefixtures("arena")
 def test_the_page_has_a_section_per_task_and_the_index_has_nothing_of_them(
     probes: Path, measure: Callable[..., None], add: Add, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,13 +167,12 @@ def test_the_page_has_a_section_per_task_and_the_index_has_nothing_of_them(
     out = tmp_path / "board"
     page, elements = page_of(probes, out)
     ids = {attributes.get("id") for _, attributes in elements.found}
-    assert {"lra", "lra-0", "lra-1", "needles", "needle-0-table", "glue", "glue-0"} <= ids
+    assert {"lra", "lra-0", "lra-1", "glue", "glue-0"} <= ids
     assert {"probes", "probe-0"} <= ids
     assert "root and digits" in page
-    assert page.count('<img alt="Needles, synthetic, preset mini') == 1
     tables = {path.stem: list(csv.DictReader(path.open())) for path in out.glob("*.csv")}
-    assert len({row["hash"] for row in tables.pop("records")}) == 4 + 3 + 14 + 2
-    assert {name: len(rows) for name, rows in tables.items()} == {"lra": 7, "needles": 12, "probes": 8, "glue": 4}
+    assert len({row["hash"] for row in tables.pop("records")}) == 4 + 14 + 2
+    assert {name: len(rows) for name, rows in tables.items()} == {"lra": 7, "probes": 8, "glue": 4}
     assert [(row["start"], row["chosen_by"], row["synthetic"]) for row in tables["glue"]] == [
         ("from scratch", "dev", "50.0"),
         ("from scratch", "held_out", "50.0"),

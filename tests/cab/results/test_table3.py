@@ -235,11 +235,11 @@ def test_without_results_the_published_table_is_printed(
     assert "0.978" in output
 
 
-def test_columns_of_one_metric_have_groups() -> None:
-    """The data set of LSTF, the network of TTS."""
-    groups = [{column.group for column in part.columns} for part in tables(side_by_side(load_results([])))]
-    assert {"ett", "weather", "ecl", "pcc"} <= groups[2]
-    assert {"fastspeech2", "transformer_tts"} <= groups[0]
+def test_a_header_has_the_task_the_data_set_of_lstf_and_the_network_of_tts() -> None:
+    headers = [[column.label for column in part.columns] for part in tables(side_by_side(load_results([])))]
+    assert {"lstf ett: mse", "lstf weather: mae", "pcc: cd_l1", "index"} <= set(headers[2])
+    assert {"mlm: ppl", "fastspeech2: mcd", "transformer_tts: mcd"} <= set(headers[0])
+    assert "lm: ppl" in headers[1]
 
 
 def test_own_rows_stand_above_the_published_ones(tmp_path: Path) -> None:
