@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         register_backbone as register_backbone,
         register_task as register_task,
     )
+    from cab.replay import Replay as Replay
     from cab.results.load import load_results as load_results
     from cab.results.published import with_composites as with_composites
     from cab.task import Batches as Batches, Task as Task
@@ -43,6 +44,7 @@ _EXPORTS = {
         "cab.registry.build": ("build_attention", "build_backbone"),
         "cab.registry.interop": ("FlaLayer", "use_in_transformers"),
         "cab.registry.registries": ("register_attention", "register_backbone", "register_task"),
+        "cab.replay": ("Replay",),
         "cab.results.load": ("load_results",),
         "cab.results.published": ("with_composites",),
         "cab.task": ("Batches", "Task"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NotRequired, TypedDict
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +52,7 @@ SINGLE_LAYER = LayerPosition(0, 1)
 
 
 class SizeArguments(TypedDict):
-    """The common constructor arguments without ``short_convolution``, for a class with a default of its own."""
+    """The constructor arguments of all attentions, for a class with its own convolutions and gate."""
 
     pattern: Pattern | str
     embed_dim: int
@@ -60,10 +60,16 @@ class SizeArguments(TypedDict):
     dropout: NotRequired[float]
 
 
-class CommonArguments(SizeArguments):
-    """The constructor arguments that all attentions share, for ``**common: Unpack[CommonArguments]``."""
+class ConvolutionArguments(SizeArguments):
+    """Those of a class with a gate of its own."""
 
     short_convolution: NotRequired[int]
+
+
+class CommonArguments(ConvolutionArguments):
+    """The constructor arguments of the base class, for ``**common: Unpack[CommonArguments]``."""
+
+    output_gate: NotRequired[bool]
 
 
 def reorder_state(state: DecodeState, index: Tensor) -> DecodeState:
@@ -118,6 +124,7 @@ class Attention(PackedSequences):
         dropout: probability in [0, 1) of dropping an attention weight, where the method has weights.
         short_convolution: kernel size of causal depthwise convolutions of the projected queries, keys and values
             (So et al. 2021); 0 for none. In NS and CS, in a class that computes from these heads.
+        output_gate: multiply the heads by sigmoid(x W_g), x the layer's input (Qiu et al. 2025).
 
     Raises:
         ValueError: if the dimensions do not fit each other, or an option is out of its range.
@@ -158,6 +165,7 @@ class Attention(PackedSequences):
         num_heads: int,
         dropout: float = 0.0,
         short_convolution: int = 0,
+        output_gate: bool = False,
     ) -> None:
         super().__init__()
         check_dimensions(embed_dim, num_heads, dropout)
@@ -171,23 +179,40 @@ class Attention(PackedSequences):
         self.short_convolution = short_convolution
         self.convolutions: HeadConvolutions | None = None
         self.make_convolutions()
+        self.output_gate: nn.Linear | None = None
+        if output_gate:
+            self.make_output_gate()
 
     @classmethod
-    def has_convolutions(cls) -> bool:
-        """Return whether the class accepts ``short_convolution``: it computes from projected heads."""
-        return cls.compute is Attention.compute and cls.decode_inputs is Attention.decode_inputs
+    def common_options(cls) -> dict[str, Any]:
+        """Return the defaults of ``short_convolution`` and ``output_gate``, in a class that computes from heads."""
+        has_heads = cls.compute is Attention.compute and cls.decode_inputs is Attention.decode_inputs
+        return {"short_convolution": 0, "output_gate": False} if has_heads else {}
 
     def make_convolutions(self) -> None:
         """Create the short convolutions, if any; call it again after a projection of another width is created."""
         if not self.short_convolution:
             return
-        if self.pattern.is_cross or not self.has_convolutions():
+        if self.pattern.is_cross or "short_convolution" not in self.common_options():
             reason = f"pattern {self.pattern}" if self.pattern.is_cross else type(self).__name__
             raise UserError(f"short_convolution is not supported in {reason}, got {self.short_convolution}")
         maps = {"query": self.q_proj, "key": self.k_proj, "value": self.v_proj}
         heads = {name: self.split_heads(x.weight.T[:1, None]) for name, x in maps.items() if isinstance(x, nn.Linear)}
         shapes = {name: (x.shape[1], x.shape[3]) for name, x in heads.items()}
         self.convolutions = HeadConvolutions.of(shapes, self.short_convolution)
+
+    def make_output_gate(self) -> None:
+        """Create the map of the output gate."""
+        if "output_gate" not in self.common_options():
+            raise UserError(f"output_gate is not supported in {type(self).__name__}, got True")
+        self.output_gate = nn.Linear(self.embed_dim, self.embed_dim, bias=False)
+        nn.init.xavier_uniform_(self.output_gate.weight, gain=2**-0.5)
+
+    def gated(self, heads: Tensor, x: Tensor) -> Tensor:
+        """Multiply heads [B, H, N, E] by the output gate of the targets' inputs [B, N, D], if any."""
+        if self.output_gate is None:
+            return heads
+        return heads * self.output_gate(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2).sigmoid()
 
     def convolve(self, heads: Sequence[Tensor], padding: Tensor | None, state: DecodeState | None = None) -> Convolved:
         """Apply the short convolutions, if any, to projected heads after ``state`` (None: from the first token)."""
@@ -306,7 +331,7 @@ class Attention(PackedSequences):
                 padding,
             )
         check_heads(self, heads, query, getattr(self.out_proj, "in_features", self.embed_dim))
-        return self.out_proj(self.merge_heads(heads))
+        return self.out_proj(self.merge_heads(self.gated(heads, query)))
 
     def compute_row(self, query: Tensor, key: Tensor, value: Tensor, draws: Mapping[str, Tensor]) -> Tensor:
         """Compute one sequence without padding by ``reference``: [n, D] and twice [m, D] to [n, D]."""
@@ -314,8 +339,8 @@ class Attention(PackedSequences):
             raise NotImplementedError(f"{type(self).__name__} has no reference()")
         heads = [x[0] for x in self.convolve_row(self.project(query[None], key[None], value[None]))]
         extras = {**self.query_side_inputs(query[None]), **self.key_side_inputs(key[None])}
-        output = self.reference(*heads, **{name: x[0] for name, x in extras.items()}, **draws)
-        return self.out_proj(self.merge_heads(output[None]))[0]
+        output = self.reference(*heads, **{name: x[0] for name, x in extras.items()}, **draws)[None]
+        return self.out_proj(self.merge_heads(self.gated(output, query[None])))[0]
 
     def _compute_rows(self, query: Tensor, key: Tensor, value: Tensor, padding: PaddingMasks) -> Tensor:
         """Apply :meth:`compute_row` to each sequence; without any key the last projection gets zeros."""
@@ -384,7 +409,8 @@ class Attention(PackedSequences):
         check_sequence("query", query, query_padding_mask, self.embed_dim)
         if (self.encode_source if self.pattern.is_cross else self.init_decode_state) is None:
             return self._recompute_prefix(query, state, query_padding_mask)
-        tokens, mask, order = clean_rows(query, query_padding_mask, compacts=True)
+        # Of a strided slice, a linear map with a bias rounds the product and the sum, each to bfloat16.
+        tokens, mask, order = clean_rows(query.contiguous(), query_padding_mask, compacts=True)
         output, state = self.decode_inputs(tokens, mask, state)
         return restore_rows(without_padding(output, mask), order), state
 
@@ -408,7 +434,7 @@ class Attention(PackedSequences):
             projected, past = self.convolve(self.project(tokens, tokens, tokens), mask, state)
             heads, state = self.decode(*projected, state, PaddingMasks(mask, mask), **extras)
             state = {**state, **past}
-        return self.out_proj(self.merge_heads(heads)), state
+        return self.out_proj(self.merge_heads(self.gated(heads, tokens))), state
 
     def step(self, query_t: Tensor, state: DecodeState, *, query_padding_mask: Tensor | None = None) -> Decoded:
         """Read one token: output of ``query_t`` ([B, D] or [B, 1, D], same shape returned), and the new state.

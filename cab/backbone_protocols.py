@@ -30,7 +30,7 @@ class TokenGenerator(Protocol):
 
 
 class TokenLM(TokenGenerator, Protocol):
-    """A causal language model; used by the tasks lm and needle."""
+    """A causal language model; used by the task lm."""
 
     def __call__(self, tokens: Tensor, padding_mask: Tensor | None = None, *, selected: Tensor | None = None) -> Tensor:
         """Return the logits [B, N, V] of the token after each of ``tokens`` [B, N].

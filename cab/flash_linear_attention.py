@@ -7,8 +7,10 @@ shape, by the clock, so two processes may round differently.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
 
 import torch
@@ -31,14 +33,30 @@ def _accepts(*_: Any, **__: Any) -> str | None:
     return None
 
 
-def _declines(heads: Tensor, *_: Any, **__: Any) -> str | None:
+def declines_few(heads: Tensor, *_: Any, **__: Any) -> str | None:
+    """Decline heads [B, H, N, ...] of few tokens."""
     return f"fewer than {SHORTEST} tokens" if heads.shape[2] < SHORTEST else None
 
 
-def fla_backend(run: Callable[..., Any], refuses: Callable[..., str | None] = _accepts) -> Backend:
+def fla_backend(
+    run: Callable[..., Any],
+    refuses: Callable[..., str | None] = _accepts,
+    declines: Callable[..., str | None] = declines_few,
+) -> Backend:
     """Return the backend that computes by ``run``, whose first argument is heads [B, H, N, ...]."""
     limits: dict[str, Any] = {"dtypes": (FACTORS,), "compiles": False, "is_deterministic": False}
-    return Backend("fla", run, package="fla", refuses=refuses, declines=_declines, **limits)
+    return Backend("fla", run, package="fla", refuses=refuses, declines=declines, **limits)
+
+
+FAULTY_TRITON = (3, 4), (3, 7, 1)
+"""First version in which, and first after which, gradients of decays per head are wrong on Hopper GPUs."""
+
+
+@functools.cache
+def has_wrong_gradients(device: torch.device) -> bool:
+    """Return whether flash-linear-attention raises in backward passes with decays per head on this GPU."""
+    version = tuple(map(int, re.findall(r"\d+", metadata.version("triton"))[:3]))
+    return FAULTY_TRITON[0] <= version < FAULTY_TRITON[1] and torch.cuda.get_device_capability(device)[0] == 9
 
 
 def call(path: str, *arguments: Any, **options: Any) -> Any:

@@ -17,6 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from cab.cli.main import exit_status
+from cab.cli.run_help import group_text
 from cab.config.compose import check_preset, hydra_errors
 from cab.errors import UserError
 from cab.registry.tables import ADDED, config_folders
@@ -49,6 +50,9 @@ def main(config: DictConfig) -> float | None:
 
 def program() -> int:
     """Run ``main`` with Hydra's command line; a user's mistake is an error on one line, as in ``cab run``."""
+    if not {"-h", "--help"}.isdisjoint(sys.argv[1:]):  # Hydra's own needs a value of every group
+        sys.stdout.write(f"{__doc__}\n{group_text()}\n\nHydra's flags: python -m cab.hydra_app --hydra-help\n")
+        return 0
     with hydra_errors():
         main()
     return 0

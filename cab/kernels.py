@@ -14,7 +14,9 @@ By default the first backend that does not refuse computes it, and otherwise the
     kernels.backends()  # {"recurrence": ("fla", "pytorch"), ...}: operations of the modules imported so far
 
 With one name, operations that lack this backend are computed by their reference, never by a third one; so a module has
-used backend ``name`` if and only if ``name in uses.names``. A named backend that refuses raises UnsupportedError.
+used backend ``name`` if and only if ``name in uses.names``. A named backend that refuses raises UnsupportedError, for a
+reason that the user can change. The type of a call is the caller's choice, who may have upcast its inputs: operations
+lack a backend that does not multiply it, unless the caller passes the type of the layer's heads (``rounding_to``).
 """
 
 from __future__ import annotations
@@ -79,8 +81,8 @@ class Backend:
         assert self.name in NAMES
         self.is_installed = not self.package or find_spec(self.package) is not None
 
-    def reason(self, dtype: torch.dtype, *inputs: Any, **options: Any) -> str | None:
-        """Return why it cannot multiply these inputs in ``dtype``, or None."""
+    def reason(self, dtype: torch.dtype, is_named: bool, *inputs: Any, **options: Any) -> str | None:
+        """Return why it does not multiply these inputs in ``dtype``, or None; a named one does not decline."""
         if inputs[0].device.type != self.device:
             return f"not on {self.device}"
         if not self.is_installed:
@@ -91,7 +93,8 @@ class Backend:
             return "torch.compile"
         if not self.is_deterministic and torch.are_deterministic_algorithms_enabled():
             return "deterministic algorithms"
-        return self.refuses(*inputs, **options)
+        declined = None if is_named else self.declines(*inputs, **options)  # first: to refuse may break a graph
+        return self.refuses(*inputs, **options) if declined is None else declined
 
 
 class Operation(Generic[P, R]):
@@ -112,14 +115,15 @@ class Operation(Generic[P, R]):
         return self._compute(None, *inputs, **options)
 
     def rounding_to(self, dtype: torch.dtype) -> Callable[P, R]:
-        """Return the operation for inputs whose products may be rounded to ``dtype``; sums keep their type."""
+        """Return the operation for a layer with heads in ``dtype``, to which products may be rounded, but not sums."""
         return partial(self._compute, dtype)
 
     def choose(self, dtype: torch.dtype | None, *inputs: Any, **options: Any) -> Backend | None:
         """Return the backend for these inputs, or None for the reference.
 
         Args:
-            dtype: type to which products may be rounded; by default that of the first input.
+            dtype: of the layer's heads, to which products may be rounded. By default that of the first input, and a
+                backend that does not multiply it is passed over.
             inputs: as for a call, also tensors of the same shapes, dtype and device.
             options: as for a call.
 
@@ -127,16 +131,14 @@ class Operation(Generic[P, R]):
             UnsupportedError: if the selected backend refuses.
         """
         first: Tensor = inputs[0]
-        dtype, named = first.dtype if dtype is None else dtype, _selected(self)
+        factors, named = first.dtype if dtype is None else dtype, _selected(self)
         for backend in self.backends:
             if named is None or named == backend.name:
-                reason = backend.reason(dtype, *inputs, **options)
-                if reason is not None and named is not None:
-                    raise UnsupportedError(f"{named} does not compute {self.name}: {reason}")
-                if reason is None and named is None:
-                    reason = backend.declines(*inputs, **options)
+                reason = backend.reason(factors, named is not None, *inputs, **options)
                 if reason is None:
                     return backend
+                if named is not None and (dtype is not None or factors in backend.dtypes):
+                    raise UnsupportedError(f"{named} does not compute {self.name}: {reason}")
                 _note(self.name, backend.name, reason)
         return None
 
@@ -190,13 +192,8 @@ def _note(operation: str, backend: str, refusal: str | None = None) -> None:
 _note._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-@contextlib.contextmanager
-def use(selection: Selection) -> Iterator[None]:
-    """Select backends inside the block, see :data:`Selection`.
-
-    Raises:
-        UserError: for an unknown backend, or an operation that no imported module defines.
-    """
+def check(selection: Selection) -> None:
+    """Raise UserError for an unknown backend, or an operation that no imported module defines."""
     known = backends()
     if isinstance(selection, str) and selection not in NAMES:
         raise UserError(f"unknown kernels {selection!r}; choose from {', '.join(NAMES)}")
@@ -204,6 +201,12 @@ def use(selection: Selection) -> Iterator[None]:
         if backend not in known.get(name, ()):
             choices = "; ".join(f"{name}: {', '.join(names)}" for name, names in known.items())
             raise UserError(f"unknown kernels {name}: {backend}; choose from {choices}")
+
+
+@contextlib.contextmanager
+def use(selection: Selection) -> Iterator[None]:
+    """Select backends inside the block, see :data:`Selection`; UserError as from :func:`check`."""
+    check(selection)
     before, _State.selection = _State.selection, selection
     try:
         yield

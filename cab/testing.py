@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from torch import nn
 
-from cab.errors import unknown_name
+from cab.errors import UserError, unknown_name
 from cab.patterns import Pattern
+from cab.registry.registries import ATTENTIONS
 from cab.verification import run_checks, select_checks, subject_of
 from cab.verification.check import CHECKS
 from cab.verification.foreign import adapter_of, subject_class
 from cab.verification.subject import Subject
-from cab.verification.suite import applicable
 
 
 def checks(
@@ -44,7 +44,8 @@ def checks(
         attention: a registered name, a name that ``cab verify`` accepts, a module class, or a function that returns a
             module for some of the arguments ``pattern``, ``embed_dim``, ``num_heads`` and ``dropout``.
         patterns: patterns separated by spaces.
-        expected: reasons for checks that fail, by name of the check. A check that passes unexpectedly is a failure.
+        expected: reasons for checks that fail, by name of the check. An exception is never expected, and a check that
+            passes unexpectedly is a failure.
         quick: run without slow checks and long sequences.
         options: constructor options of a class.
         complexity: declared complexity of a class that is not registered.
@@ -66,13 +67,29 @@ def checks(
         made = subject_of(target, pattern, options=options or {}, complexity=complexity, device=device)
         return dataclasses.replace(made, seed=seed)
 
+    cannot_run: set[str] = set()
+    raised: dict[tuple[str, str], str] = {}
+
     @pytest.mark.parametrize("check", chosen)
     @pytest.mark.parametrize("pattern", [str(Pattern.parse(pattern)) for pattern in patterns.split()])
     def test(pattern: str, check: str) -> None:
-        if not list(applicable([chosen[check]], subject(pattern))):
+        if pattern in cannot_run:
+            pytest.skip(f"cannot run in pattern {pattern}; see the first failed item")
+        results, mistake = [], ""
+        try:
+            results = list(run_checks(subject(pattern), [chosen[check]]))
+        except UserError as error:
+            mistake = str(error)
+        if mistake:
+            cannot_run.add(pattern)
+            pytest.fail(mistake, pytrace=False)
+        if not results:
             pytest.skip(f"does not apply to {subject(pattern).name} in pattern {pattern}")
-        [result] = run_checks(subject(pattern), [chosen[check]])
-        if not result.passed and check in reasons:
+        [result] = results
+        first = raised.setdefault((pattern, result.error), check) if result.error else check
+        if first != check:
+            pytest.fail(f"{result.finding} (the error of {first})", pytrace=False)
+        if not result.passed and check in reasons and not result.error:
             pytest.xfail(reasons[check])
         if not result.passed:
             finding = f"{result.finding}: " if result.finding not in result.detail else ""
@@ -83,10 +100,15 @@ def checks(
     return test
 
 
+def patterns_of(name: str) -> str:
+    """Return the patterns of a name that ``cab verify`` accepts, separated by spaces."""
+    target = _target(name)
+    entry = ATTENTIONS.get(target) if isinstance(target, str) else ATTENTIONS.entry_of(target)
+    return " ".join(map(str, getattr(target, "patterns", Pattern) if entry is None else entry.patterns))
+
+
 def _target(attention: str | type[nn.Module] | Callable[..., Any]) -> str | type[nn.Module]:
     """Return what the suite verifies: a registered name or a class."""
     if isinstance(attention, str):
         return subject_class(attention) if ":" in attention else attention
-    if isinstance(attention, type) and issubclass(attention, nn.Module):
-        return attention
     return adapter_of(attention, getattr(attention, "__name__", "factory"))

@@ -35,6 +35,8 @@ class Claims:
         max_self_contribution: how much of an output's change may come from its own token at initialization.
         softmax_limit: options with which it equals softmax attention, or approaches it.
         parameter_budget: parameters it may add to a backbone, as a fraction of it (CAB's rule: a tenth).
+        noncausal_rounding: why the rounding of an output depends on later tokens, in a method whose outputs do not
+            depend on them otherwise. :class:`cab.Replay` is then exact up to rounding only.
         absorbed: submodules whose weight decoding multiplies into another map, so that it never calls them.
         float32_devices: devices on which it works in float32, the dtype of the checks.
     """
@@ -44,5 +46,6 @@ class Claims:
     max_self_contribution: float = 0.93
     softmax_limit: SoftmaxLimit | None = None
     parameter_budget: float = 0.1
+    noncausal_rounding: str = ""
     absorbed: tuple[str, ...] = ()
     float32_devices: tuple[str, ...] = ("cpu", "cuda")

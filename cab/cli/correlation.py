@@ -5,8 +5,8 @@ patterns, between tasks, and between patterns and published accuracies on Long R
 two-sided p-value of no correlation and a 95% confidence interval by Fisher's z. The correlation requires three shared
 attentions; below five it is marked inconclusive.
 
-Each source has its own rows: your results, and the indices that the paper prints. With --normalization, a third one is
-recomputed from the printed metrics.
+Each source has its own rows: your results, the correlations that the paper's figures show, and those recomputed from
+its printed indices. With --normalization, further ones are recomputed from the printed metrics.
 
 examples:
   cab correlation results/paper --normalization official
@@ -42,9 +42,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import pandas as pd
 
-    from cab.results.correlation import benchmark_correlation, cell_correlation, pattern_correlation, task_correlation
-    from cab.results.index import scores_by_source
+    from cab.results.correlation import (
+        benchmark_correlation,
+        cell_correlation,
+        pattern_correlation,
+        published_correlation,
+        task_correlation,
+    )
+    from cab.results.index import RECOMPUTED, scores_by_source
     from cab.results.index_tables import no_score, notes_on
+    from cab.results.load import PUBLISHED
     from cab.results.retained import gains_table
 
     frame = selected_results(args)
@@ -57,8 +64,18 @@ def run(args: argparse.Namespace) -> int:
         for scores in scored.values():
             notes += notes_on(scores)
             made = [make(scores.table) for make in (pattern_correlation, benchmark_correlation, task_correlation)]
-            stamps = {"source": scores.source, "normalization": scores.normalization, "results": scores.label}
+            is_printed = scores.source == PUBLISHED
+            stamps = {
+                "source": RECOMPUTED if is_printed else scores.source,
+                "normalization": scores.normalization,
+                "results": "recomputed (printed indices)" if is_printed else scores.label,
+            }
             tables += [table.assign(**stamps) for table in made if len(table)] or [made[0].assign(**stamps)]
+            if is_printed:
+                shown = pd.concat(made)[["kind", "pattern", "a", "b"]]
+                tables.append(
+                    published_correlation(shown).assign(source=PUBLISHED, normalization="", results=PUBLISHED)
+                )
     if not tables:
         raise UserError(f"no scores to correlate: {'; '.join(notes)}")
     table = pd.concat(tables, ignore_index=True)

@@ -2,7 +2,7 @@
 
 vanilla (fused) and eager (the paper's baseline) are always included. In pattern NS, attentions use the options of the
 paper's Appendix G (window 16, 16 landmarks, ...), in other patterns their defaults. An attention that fails
-`cab verify` is not timed. The guide "Measure cost" describes phases, protocols and tables.
+`cab verify` is not timed. The guide "Cost" describes phases, protocols and tables.
 
 examples:
   cab efficiency abc local:window_size=128 --pattern NS,CS --phase forward+backward --lengths 4096 8192
@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING
 from cab.cli.arguments import add_pattern
 from cab.cli.terminal import print_note
 from cab.efficiency.cost import Cost, write_costs
-from cab.errors import UserError
+from cab.errors import UserError, first_line
 from cab.files.disk import check_writable, replacing
 from cab.patterns import Pattern
 
@@ -103,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.ExitStack() as files:
         refuse = (lambda *_: "") if args.no_verify else _verification(device)
         costs: Iterator[Cost] = chain.from_iterable(measure(plan, refuse=refuse, report=print_note) for plan in plans)
+        costs = map(_kernel_checks(plans, runs=not args.no_verify), costs)
         if former:
             costs = map(former.compare, costs)
         if is_new:
@@ -203,3 +206,45 @@ def _verification(device: str) -> Callable[[AttentionSubject, Pattern], str]:
         return f"fails {', '.join(failed)}" if failed else ""
 
     return reason
+
+
+def _kernel_checks(plans: Sequence[Plan], *, runs: bool) -> Callable[[Cost], Cost]:
+    """Return a function that names the backends of a cost that have not passed check group ``kernels``.
+
+    If it ``runs`` the checks, it does so for an attention and pattern when they are first measured with a backend.
+    """
+    from cab.kernels import REFERENCE
+    from cab.verification.kernels import agreements
+    from cab.verification.suite import subject_of
+
+    subjects = {subject.label: subject for plan in plans for subject in plan.attentions}
+    known: dict[tuple[str, str], dict[str, str]] = {}
+
+    def verdicts(subject: AttentionSubject, pattern: str) -> dict[str, str]:
+        """Return why each backend that was checked did not pass; empty if it did."""
+        key = (subject.label.removesuffix(f"@{subject.backend}"), pattern)
+        if key not in known:
+            print_note(f"{key[0]} {pattern}: checking its kernels (skip with --no-verify)")
+            worst: dict[str, str] = {}
+            try:
+                checked = subject_of(subject.cls, pattern, options=subject.options, device=plans[0].setting.device)
+                for found in agreements(checked):
+                    name = f"{found.operation}={found.backend}"
+                    error = f"error {found.error:.1e} > {found.limit:.1e}"
+                    worst[name] = worst.get(name) or ("" if found.passed else f"{error}, {found.where}")
+            except Exception as error:  # it concerns one attention only
+                print_note(f"{key[0]} {pattern}: {first_line(error)}")
+            known[key] = worst
+        return known[key]
+
+    def checked(cost: Cost) -> Cost:
+        ran = re.findall(r"(?:^|; )(\w+)=([\w+]+)", cost.backends)
+        names = [f"{operation}={name}" for operation, by in ran for name in by.split("+") if name != REFERENCE]
+        if not names:
+            return cost
+        passed = verdicts(subjects[cost.attention], cost.pattern) if runs and cost.attention in subjects else {}
+        reasons = {name: passed.get(name, "not checked") for name in names}
+        unchecked = "; ".join(f"{name} ({reason})" for name, reason in reasons.items() if reason)
+        return dataclasses.replace(cost, unchecked=unchecked)
+
+    return checked

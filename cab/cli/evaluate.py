@@ -16,7 +16,7 @@ from pathlib import Path
 from cab.errors import UserError
 from cab.files.disk import sanitize_text
 from cab.files.text_table import text_table
-from cab.records.files import weights_path
+from cab.records.files import kept_weights
 from cab.records.identity import described, differences, hash_of
 from cab.records.record import Record
 
@@ -32,19 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from cab.config.compose import parse_overrides
-    from cab.runner.cell import Cell, current_config
-    from cab.runner.engine import make_backbone, open_run
+    from cab.runner.cell import Cell
+    from cab.runner.engine import make_backbone, open_run, repeated_config
     from cab.runner.evaluation import evaluate
     from cab.runner.folder import lock_run_dir
     from cab.weights import load_network
 
     record = Record.read(args.result)
-    weights = weights_path(args.result.parent, args.result.stem)
-    if not weights.exists():
-        raise UserError(f"the weights of {args.result} were not kept in {weights}: train them with `cab reproduce`")
+    weights = kept_weights(args.result)
     logging.getLogger().setLevel(logging.INFO)
-    config = current_config(record)
-    config |= {name: getattr(args, name) for name in ("data_root", "device") if getattr(args, name)}
+    changes = {name: getattr(args, name) for name in ("data_root", "device") if getattr(args, name)}
+    config = repeated_config(record, **changes)
     limit = [] if args.limit is None else [f"task.limit={args.limit}"]
     for override in parse_overrides([*args.options, *limit]):
         group, _, option = override.key_or_group.partition(".")

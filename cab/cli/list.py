@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import logging
 import re
 import shutil
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from cab.cli.arguments import add_pattern
 from cab.errors import UserError
 from cab.files.disk import sanitize_text
 from cab.files.text_table import ABSENT, text_table
@@ -40,12 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print a table as CSV, with the origin of each entry, or with one row per cell and attention",
     )
+    add_pattern(parser, "list only attentions, backbones, tasks and cells of one of these patterns", nargs="+")
     parser.add_argument("--markdown", action="store_true", help="print a card as Markdown")
 
 
 def run(args: argparse.Namespace) -> int:
     width = shutil.get_terminal_size((100, 24)).columns
     if args.entry not in TABLES:
+        if near := difflib.get_close_matches(args.entry, TABLES, n=1, cutoff=0.8):
+            raise UserError(f"unknown table '{args.entry}': did you mean '{near[0]}'?")
+        if args.pattern:
+            raise UserError(f"--pattern applies to {', '.join(TABLES)}, not to the card of '{args.entry}'; omit it")
         if args.csv:
             raise UserError(f"--csv applies to {', '.join(TABLES)}, not to the card of '{args.entry}'; omit it")
         shown = card(args.entry)
@@ -54,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     if args.markdown:
         raise UserError("--markdown applies to the card of a NAME, not to a table; omit it, or use --csv")
     names, read = TABLES[args.entry]
-    rows = read()
+    place = names.index("pattern" if args.entry == "cells" else "patterns")
+    rows = [row for row in read() if not args.pattern or not set(row[place].split()).isdisjoint(args.pattern)]
     if not args.csv and args.entry == "cells":
         names = (*names[:-1], "attentions")
         rows = [(*cell, str(count)) for cell, count in Counter(row[:-1] for row in rows).items()]

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cab.cli.terminal import log_to_terminal, print_note
 from cab.errors import EXAMPLE_COMMAND, ExitError, Preempted, UserError, first_line, unknown_name
@@ -40,11 +40,12 @@ GROUPS = {
     "check": {
         "verify": "check an attention: causality, decoding, padding, numerics, growth of time and memory",
         "efficiency": "measure time and memory against sequence length",
+        "export": "write a trained language model for Hugging Face, or golden vectors of an attention",
         "list": "list attentions, backbones, tasks and cells, or print the card of one",
         "completion": "print a completion script for bash or zsh",
     },
 }
-WITH_OPTIONS = ("evaluate", "verify")
+WITH_OPTIONS = ("evaluate", "export", "verify")
 """Commands with arguments OPTION=VALUE, which may follow a flag; `cab run` reads its own."""
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
@@ -130,7 +131,41 @@ def program() -> NoReturn:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that reports a mistake on one line, without the usage."""
+    """Parser that reports a mistake on one line, without the usage, and with the nearest right form."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            is_verb = isinstance(action, argparse._SubParsersAction)
+            kind = (*action.option_strings, "subcommand" if is_verb else str(action.metavar or action.dest))[0]
+            raise unknown_name(kind, str(value), map(str, action.choices))
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError:
+            if action.nargs != "+" or "," not in arg_string:
+                raise
+            words = " ".join((action.option_strings[-1], *arg_string.replace(",", " ").split()))
+            raise UserError(f"'{arg_string}' has commas; separate the values by spaces: `{words}`") from None
+
+    def read(self, arguments: list[str], *, is_intermixed: bool) -> argparse.Namespace:
+        """Parse the arguments; UserError for an unknown flag, and for ``task=lstf`` where ``--task lstf`` is meant."""
+        flags = set(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and arguments and arguments[0] in action.choices:
+                flags |= set(action.choices[arguments[0]]._option_string_actions)
+        parse = self.parse_known_intermixed_args if is_intermixed else self.parse_known_args
+        for argument in arguments:
+            key, equals, value = argument.partition("=")
+            if equals and f"--{key}" in flags and not Path(argument).exists():
+                raise UserError(f"'{argument}' is written as in cab run; write `--{key} {value}`")
+        namespace, unknown = parse(arguments)
+        for argument in unknown:
+            if argument.startswith("-"):
+                raise unknown_name("flag", argument.partition("=")[0], flags)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return namespace
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see `{self.prog} --help`")
@@ -157,8 +192,7 @@ def _dispatch(argv: list[str]) -> int:
     if parser.epilog:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
     module.add_arguments(parser)
-    parse = parser.parse_intermixed_args if name in WITH_OPTIONS else parser.parse_args
-    return module.run(parse(arguments))
+    return module.run(parser.read(arguments, is_intermixed=name in WITH_OPTIONS))
 
 
 def _help() -> str:

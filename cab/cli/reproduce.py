@@ -6,8 +6,9 @@ import argparse
 import logging
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cab.errors import UserError
 from cab.files.disk import check_writable, sanitize_text
@@ -15,6 +16,9 @@ from cab.files.text_table import text_table
 from cab.metric import Metric
 from cab.records.identity import described, differences
 from cab.records.record import Record, Status
+
+if TYPE_CHECKING:
+    from cab.runner.cell import Cell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Return 0 if all scores are equal, else 1."""
     from cab.runner.cell import Cell, current_config
+    from cab.runner.engine import repeated_config
     from cab.runner.report import check_names
     from cab.runner.run import run_cell
 
@@ -50,13 +55,13 @@ def run(args: argparse.Namespace) -> int:
     changes = {name: getattr(args, name) for name in ("data_root", "device") if getattr(args, name)}
     with tempfile.TemporaryDirectory(prefix="cab-reproduce-") as scratch:
         folder = str(args.results_dir or scratch)
-        config = {**current_config(record), **changes, "results_dir": folder, "force": True, "retry": []}
-        cell = Cell.from_config(config)
+        config = repeated_config(record, **changes, results_dir=folder, force=True, retry=[])
+        cell = Cell.from_config(current_config(record))
         check_names(cell, record, args.result)
         repeated = run_cell(config, command=record.command).record
     if repeated is None:
         raise UserError(f"another process is running this cell in {args.results_dir}")
-    for line in _differences(record, repeated, cell.renamed):
+    for line in _differences(record, repeated, cell):
         print(sanitize_text(line))
     rows = _compare(record.metrics, repeated.metrics, args.tolerance)
     print(text_table(["metric", "recorded", "repeated", "difference", "verdict"], rows, align="lrrrl"))
@@ -78,11 +83,11 @@ def _compare(recorded: Sequence[Metric], repeated: Sequence[Metric], tolerance: 
     return rows
 
 
-def _differences(record: Record, repeated: Record, renamed: Mapping[str, str]) -> Iterator[str]:
+def _differences(record: Record, repeated: Record, cell: Cell) -> Iterator[str]:
     """Yield one line per difference between the runs that could explain different scores."""
-    if record.hash != repeated.hash:
+    if record.hash != cell.hash:
         yield "the definition of the cell has changed since: a version of the task, the backbone or the attention"
-    for kind, text in differences(record.identity(renamed), repeated.identity(renamed)).items():
+    for kind, text in differences(record.identity(cell.renamed), repeated.identity(cell.renamed)).items():
         yield described(kind, text)
     for field in ("revision", "hardware"):
         old, new = getattr(record, field), getattr(repeated, field)

@@ -16,7 +16,8 @@ from cab.cli.score import print_verdict
 from cab.cli.status import print_statuses
 from cab.cli.terminal import log_to_terminal
 from cab.config.hydra_options import refusal, replacement
-from cab.errors import UserError, optional, unknown_name
+from cab.data.sources import data_sets
+from cab.errors import SYNONYMS, UserError, nearest_name, optional, unknown_name
 from cab.files.disk import sanitize_text, user_path
 from cab.files.text_table import text_table
 from cab.records.identity import distinctions
@@ -28,7 +29,7 @@ from cab.results.verdict import cost_texts, frame_of
 from cab.runner.cell import Cell
 from cab.runner.folder import parse_retried
 from cab.runner.processes import find_processes
-from cab.runner.suite import requests_tuning, suite_sweeps, tuned_sweeps
+from cab.runner.suite import SUITES, requests_tuning, suite_sweeps, tuned_sweeps
 
 if TYPE_CHECKING:
     from cab.runner.report import Report
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--multirun", action="store_true")
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--calibrate", action="store_true")
     parser.add_argument("--retry")
     parser.add_argument("-c", "--cfg")
     parser.add_argument("--config", type=user_path)
@@ -62,6 +64,7 @@ def run(arguments: list[str]) -> int:
         print(help_text(arguments))
         return 0
     flags, overrides = _parse(arguments)
+    flags.dry_run = flags.dry_run or flags.calibrate
     if flags.config_dir:
         os.environ[ADDED] = flags.config_dir
     logging.getLogger("engines").setLevel(logging.DEBUG if flags.verbose else logging.NOTSET)
@@ -83,6 +86,7 @@ def run(arguments: list[str]) -> int:
 
     sweeps = [check_overrides(of_sweep, sweep=flags.multirun) for of_sweep in (suite or [overrides])]
     is_sweep = flags.multirun or not {"cluster=local", "cluster=slurm"}.isdisjoint(sweeps[0])
+    _note_preset(sweeps)
     if (flags.cfg or flags.explain) and (flags.multirun or flags.dry_run):
         option = "--cfg" if flags.cfg else "--explain"
         raise UserError(f"{option} prints one configuration: remove -m, suite= and --dry-run")
@@ -106,7 +110,8 @@ def run(arguments: list[str]) -> int:
         sweeps = tuned_sweeps(sweeps)
     is_table = "suite=paper" in overrides
     if flags.dry_run:
-        report = _print_plan(sweeps, is_sweep=is_sweep, is_summary=is_table and not flags.verbose)
+        is_summary = is_table and not flags.verbose
+        report = _print_plan(sweeps, is_sweep=is_sweep, is_summary=is_summary, calibrates=flags.calibrate)
     else:
         report = run_sweeps(sweeps, is_sweep=is_sweep)
     report.log_end()
@@ -122,8 +127,20 @@ def run(arguments: list[str]) -> int:
     return report.exit_status
 
 
+def _note_preset(sweeps: Iterable[Sequence[str]]) -> None:
+    """Log that preset mini is used on a published data set, if no preset is named."""
+    from cab.config.compose import names_in  # imports hydra
+
+    for overrides in sweeps:
+        values = dict(override.split("=", 1) for override in overrides)
+        datasets = names_in(f"dataset={values['dataset']}") if "dataset" in values else []
+        if "preset" not in values and not data_sets().keys().isdisjoint(datasets or data_sets()):
+            log.warning("preset mini, the default, is not comparable with the paper; its settings are preset=paper")
+            return
+
+
 def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Split flags from overrides; raise UserError for an unknown flag."""
+    """Split flags from overrides; raise UserError for an unknown flag, and for a suite without a name."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     add_arguments(parser)
     for name in (argument.partition("=")[0] for argument in arguments if argument.startswith("-")):
@@ -135,11 +152,25 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UserError(str(error)) from None
     if flags.cfg not in (None, "job"):
         raise refusal(f"--cfg {flags.cfg}") if replacement(f"--cfg {flags.cfg}") else UserError("write --cfg job")
-    for argument in overrides:
+    for index, argument in enumerate(overrides):
         if argument.startswith("-"):
+            flag, _, value = argument.partition("=")
+            _refuse_key(flag.lstrip("-"), value or next(iter(overrides[index + 1 :]), "VALUE"))
             names = [name for action in parser._actions for name in action.option_strings]
-            raise unknown_name("flag", argument.partition("=")[0], [*names, "--debug", "--help"])
+            raise unknown_name("flag", flag, [*names, "--debug", "--help"])
+    if "suite" in overrides:
+        raise UserError(f"'suite' has no value; write `suite=NAME` ({', '.join(SUITES)})")
     return flags, overrides
+
+
+def _refuse_key(flag: str, value: str) -> None:
+    """Raise UserError if an unknown flag has the name of an option, which is written without hyphens."""
+    from cab.config.compose import option_names
+
+    key, names = flag.replace("-", "_"), ["suite", *option_names()]
+    option = key if key in names else nearest_name(key, [name for name in names if "." in name])
+    if option and (option == key or option.rpartition(".")[2] == SYNONYMS.get(key, key)):
+        raise UserError(f"cab run has no flag '--{flag}'; write `{option}={value}`")
 
 
 def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
@@ -177,30 +208,39 @@ def _print_costs(records: Iterable[Record], *, measures: bool) -> None:
             print(f"  {sanitize_text(texts()[-1])}", flush=True)
 
 
-def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool, is_summary: bool) -> Report:
+def _print_plan(sweeps: Sequence[Sequence[str]], *, is_sweep: bool, is_summary: bool, calibrates: bool) -> Report:
     """Print every run with its time, or one row per task and data set; then the totals and what Slurm would get."""
     from cab.config.run_config import SlurmConfig, parse_cluster
     from cab.runner.launch import jobs_of
-    from cab.runner.plan import PLAN_COLUMNS, SUMMARY_COLUMNS, plan_notes, plan_rows, planned_runs, summary_rows
+    from cab.runner.plan import (
+        PLAN_COLUMNS,
+        SUMMARY_COLUMNS,
+        calibrated,
+        plan_context,
+        plan_notes,
+        plan_rows,
+        planned_runs,
+        summary_rows,
+    )
     from cab.runner.report import Report
     from cab.runner.slurm import job_script
-    from cab.runner.slurm_request import REQUEST_COLUMNS, by_request, request_row, time_warnings
+    from cab.runner.slurm_request import REQUEST_COLUMNS, by_request, request_row
 
     report = Report(raises=not is_sweep)
     jobs = list(jobs_of(sweeps, report, is_sweep=is_sweep))
     runs = planned_runs(jobs, report)
+    runs = calibrated(runs) if calibrates else runs
     cluster = parse_cluster(jobs[0].config["cluster"]) if runs else None
     slurm = cluster if isinstance(cluster, SlurmConfig) else SlurmConfig()
     if is_summary:
         print(text_table(SUMMARY_COLUMNS, summary_rows(runs), align="llllrrrr"))
-        print("\n".join(plan_notes(runs, slurm)))
     else:
         print(text_table(PLAN_COLUMNS, plan_rows(runs), align="rll"))
+    if runs:
+        print("\n".join([*plan_context(runs), *plan_notes(runs, slurm)]))
     if slurm is cluster:
         requests = by_request([run.cell for run in runs if not run.status], lambda cell: cell, slurm)
         print("\n" + text_table(REQUEST_COLUMNS, [request_row(*request) for request in requests], align="lrrrrr"))
-        for text in time_warnings([run.cell for run in runs if not run.status], slurm) if not is_summary else ():
-            print(text)
         for request, cells in requests:
             print("\n" + job_script(request, user_path(jobs[0].config["results_dir"]), len(cells)))
     return report

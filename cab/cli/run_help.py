@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from cab.errors import unknown_name
 from cab.files.text_table import text_table
 from cab.registry.entries import Entry
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
@@ -33,18 +34,12 @@ suite=core runs the core cells of the synthetic suite with seeds 1 to 3, and sui
 attention with the bundled reference results. With tune=true, the learning rate of each cell is chosen on another seed.
 An attention without a bundled cost is then measured: time, memory and decode state at 8,192 tokens.
 
-  task       {tasks}
-  dataset    {datasets}
-  backbone   {backbones}
-  attention  {attentions}
-  pattern    NS, CS, NC, CC
-  preset     paper, mini (default), smoke
-  logger     csv (default), tensorboard, wandb
-  cluster    none (default), local (worker processes, one per GPU), slurm (Slurm job arrays)
+{groups}
 
   --retry STATUSES              rerun runs with these comma-separated statuses: failed, oom, diverged, interrupted;
                                 with results_dir= alone, all such runs in that folder
   --dry-run                     print the runs, their expected time and commands, without running them
+  --calibrate                   as --dry-run, with the times of 20 training steps of each network on this device
   --explain                     print every setting, its default and its source (command line, file or module),
                                 without running anything
   --no-cost                     with suite=, do not measure the cost
@@ -58,36 +53,58 @@ An attention without a bundled cost is then measured: time, memory and decode st
 Use attention=FILE.py:Class for your own subclass of cab.Attention. An attention that has not passed `cab verify` in
 the pattern is trained as well, and its scores are marked with a dagger.
 """
-MORE = "Options of a task, a backbone or an attention: cab run task=lstf backbone=informer attention=abc --help"
+GROUP_TEXT = """\
+{tasks}
+
+  backbone   {backbones}
+  attention  {attentions}
+  pattern    NS, CS, NC, CC
+  preset     paper, mini (default), smoke
+  logger     csv (default), tensorboard, wandb
+  cluster    none (default), local (worker processes, one per GPU), slurm (Slurm job arrays)"""
+MORE = (
+    "Options of what is named: cab run trainer=default cluster=slurm task=lstf backbone=informer attention=abc --help"
+)
 GROUPS: dict[str, Registry] = {"task": TASKS, "backbone": BACKBONES, "attention": ATTENTIONS}
 FILES = {"": "run.yaml", "trainer.": "trainer/default.yaml"}
+WITH_FILES = ("trainer", "cluster", "logger")
 INDENT = " " * 13
 CLUSTERS = ("local", "slurm")
 MISSING, FROM_ENVIRONMENT = "???", "${oc.env:CAB_DATA,null}"
 
 
 def help_text(arguments: Sequence[str]) -> str:
-    """Return the help text, with the options of every task, backbone and attention that the arguments name."""
-    *backbones, last = BACKBONES.names()
-    names = {
-        "tasks": TASKS.names(),
-        "datasets": sorted({name for task in TASKS for name in task.datasets}),
-        "backbones": [*backbones, f"{last} (optional if the task has only one)"],
-        "attentions": ATTENTIONS.names(),
-    }
-    fill = partial(textwrap.fill, width=118, initial_indent=INDENT, subsequent_indent=INDENT)
-    parts = [TEXT.format(**{group: fill(", ".join(of_group)).lstrip() for group, of_group in names.items()})]
-    parts += [_table(file_options(CONFIGS / file, prefix)) for prefix, file in FILES.items()]
-    for cluster in CLUSTERS:
-        options = file_options(CONFIGS / "cluster" / f"{cluster}.yaml", "cluster.")
-        parts.append(f"with cluster={cluster}:\n\n{_table(options)}")
+    """Return the help text, or the options of every task, backbone, attention and group of files that is named."""
     from cab.config.compose import names_in  # imports hydra
 
-    chosen = [argument.split("=", 1) for argument in arguments if argument.partition("=")[0] in GROUPS]
-    for group, values in chosen:
-        for name in names_in(f"{group}={values}"):
-            parts.append(f"with {group}={name}:\n\n{_table(_class_options(GROUPS[group].get(name), group))}")
-    return "\n".join(parts if chosen else [*parts, MORE])
+    parts = []
+    for argument in arguments:
+        group, _, values = argument.partition("=")
+        for name in names_in(argument) if values and group in (*GROUPS, *WITH_FILES) else ():
+            files = {path.stem: path for path in sorted((CONFIGS / group).glob("*.yaml"))}
+            if group in WITH_FILES and name not in files:
+                raise unknown_name(group, name, files)
+            if group in WITH_FILES:
+                options = file_options(files[name], f"{group}.")
+            else:
+                options = _class_options(GROUPS[group].get(name), group)
+            parts.append(f"with {group}={name}:\n\n{_table(options)}")
+    if parts:
+        return "\n".join(parts)
+    return "\n".join([TEXT.format(groups=group_text()), _table(file_options(CONFIGS / "run.yaml", "")), MORE])
+
+
+def group_text() -> str:
+    """Return the values of each group of a run: a table of tasks with their backbones and data sets, and the others."""
+    *backbones, last = BACKBONES.names()
+    rows = [("task", "backbones", "data sets")]
+    rows += [(task.name, ", ".join(task.names), ", ".join(task.datasets)) for task in TASKS]
+    fill = partial(textwrap.fill, width=118, initial_indent=INDENT, subsequent_indent=INDENT)
+    return GROUP_TEXT.format(
+        backbones=fill(", ".join([*backbones, f"{last} (optional if the task has only one)"])).lstrip(),
+        attentions=fill(", ".join(ATTENTIONS.names())).lstrip(),
+        tasks=textwrap.indent(text_table(rows[0], rows[1:], align="l", width=116), "  "),
+    )
 
 
 def file_options(path: Path, prefix: str) -> Iterator[tuple[str, str]]:

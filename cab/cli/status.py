@@ -11,9 +11,9 @@ from pathlib import Path
 from cab.cli.terminal import print_note
 from cab.files.text_table import print_rows
 from cab.records.identity import distinctions
-from cab.records.record import CELL
+from cab.records.record import CELL, SHOWN
 from cab.results.load import DEFAULT_DIR
-from cab.runner.folder import cell_statuses
+from cab.runner.pending import statuses_of
 
 SPEED = ("tokens_per_second", "mfu")
 
@@ -31,10 +31,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_statuses(results_dir: Path, *, as_csv: bool) -> None:
-    """Print one row per run: its cell, the settings that distinguish it from others of the cell, status and speed."""
-    runs = cell_statuses(results_dir)
+    """Print one row per run: its cell, the settings that distinguish it from others of the cell, status and speed.
+
+    Of unreadable records, a few are rows, and a note counts the others.
+    """
+    runs = statuses_of(results_dir)
     if not runs:
         print_note(f"no run in {results_dir}")
+    broken = [run for run in runs if run.status == "broken"]
+    if rest := broken[SHOWN:]:
+        print_note(f"{len(rest):,} more files in {results_dir} are not valid result records")
+        runs = [run for run in runs if run.status != "broken"] + broken[:SHOWN]
     cells = [[str(run.cell.get(key, "")) for key in CELL] for run in runs]
     settings = distinctions([(cell, run.config) for cell, run in zip(cells, runs, strict=True)])
     rows = [

@@ -19,9 +19,10 @@ from tqdm import tqdm
 
 from cab.cli.arguments import add_pattern
 from cab.cli.terminal import print_note
-from cab.errors import UserError
+from cab.errors import UserError, first_line
 from cab.files.disk import check_writable, sanitize_text
 from cab.files.text_table import print_rows
+from cab.patterns import Pattern
 from cab.records import verified
 from cab.registry.names import is_file, is_stack
 from cab.registry.program import code_of
@@ -30,7 +31,6 @@ from cab.registry.specs import by_part
 from cab.registry.stacks import COMPLEXITIES, StackEntry
 
 if TYPE_CHECKING:
-    from cab.patterns import Pattern
     from cab.verification.check import Check
     from cab.verification.subject import Subject
     from cab.verification.suite import CheckResult
@@ -52,12 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_pattern(parser, "NS, CS, NC or CC (default: all supported patterns)")
     parser.add_argument(
-        "--checks", action="append", default=[], metavar="CHECK", help="checks or groups of checks (see --list-checks)"
+        "--checks",
+        action="append",
+        default=[],
+        metavar="C[,C]",
+        help="checks or groups of checks, separated by spaces or commas (see --list-checks)",
     )
     flag = partial(parser.add_argument, action="store_true")
     flag("--quick", help="skip slow checks, long sequences and timing (about 10 s per pattern)")
     flag("--fail-fast", help="stop each attention-pattern pair after its first failed check")
-    flag("--compile", help="also check for graph breaks under torch.compile (slow)")
+    flag("--compile", help="also check graph breaks and values under torch.compile (slow)")
     parser.add_argument(
         "--complexity",
         choices=COMPLEXITIES,
@@ -74,23 +78,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flag("--all", help="with --record: also re-verify pairs that have a current row")
     parser.add_argument("--seed", type=int, default=0, help="number of the sample of weights and inputs (default: 0)")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the results as JUnit XML")
+    parser.add_argument(
+        "--vectors",
+        type=Path,
+        metavar="JSON",
+        help="manifest of `cab export`: name the first vector of a port, PORT.safetensors, that differs",
+    )
     flag("-v", "--verbose", help="print one row per check")
     flag("--csv", help=f"print CSV: {','.join(COLUMNS)}")
     flag("--list-checks", help="list the checks and exit")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.junit is None:
+        return _run(args)
+    check_writable(args.junit.parent, "--junit")
+    args.junit.unlink(missing_ok=True)  # the file of an earlier run
+    try:
+        return _run(args)
+    except Exception as error:
+        _write_junit(args.junit, [], error=first_line(error))
+        raise
+
+
+def _run(args: argparse.Namespace) -> int:
     from cab.verification import select_checks
 
     if args.list_checks:
         _list_checks(as_csv=args.csv)
         return 0
-    words = " ".join(args.checks).replace(",", " ").split()
+    if args.vectors is not None:
+        return _compare_vectors(args)
+    words = _read_lists(args)
     checks = select_checks(words or None, quick=args.quick)
     if args.compile:
         checks += [check for check in select_checks(["compile"]) if check not in checks]
-    if args.junit is not None:
-        check_writable(args.junit.parent, "--junit")
     if args.record is not None:
         _check_record(args)
         checks = [check for check in checks if not check.is_timed]
@@ -99,6 +121,19 @@ def run(args: argparse.Namespace) -> int:
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):  # the output of modules does not belong to the table
         return _verify(checks, args, out)
+
+
+def _read_lists(args: argparse.Namespace) -> list[str]:
+    """Return the named checks; argparse reads b of ``--checks a b``, and CS of ``--pattern NS CS``, as an attention."""
+    from cab.verification.check import CHECKS
+    from cab.verification.suite import GROUPS
+
+    words = " ".join(args.checks).replace(",", " ").split()
+    words += [name for name in args.attentions if words and name in {*CHECKS, *GROUPS} and name not in ATTENTIONS]
+    patterns = [name for name in args.attentions if args.pattern and name in Pattern.__members__]
+    args.pattern = [*args.pattern, *map(Pattern.parse, patterns)]
+    args.attentions = [name for name in args.attentions if name not in (*words, *patterns)]
+    return words
 
 
 def _verify(checks: list[Check], args: argparse.Namespace, out: TextIO) -> int:
@@ -135,7 +170,7 @@ def _verify(checks: list[Check], args: argparse.Namespace, out: TextIO) -> int:
     say(f"{len(everything)} checks, {len(failed)} failed")
     if failed and not args.csv:
         one = f"--pattern {failed[0].pattern} --checks {failed[0].check}"
-        say(f"the guide 'Verify and debug' maps checks to causes; add `{one}` to repeat the first failed check")
+        say(f"the page 'Verification checks' maps checks to causes; add `{one}` to repeat the first failed check")
     return 1 if failed else 0
 
 
@@ -153,6 +188,8 @@ def _results(
     title = f"{subject.name} {subject.pattern}"
     if not subject.decodes and subject.pattern.is_causal:
         print_note(f"{title}: has no init_state and step; decoding is not verified")
+    if not subject.padding_layouts:
+        print_note(f"{title}: accepts no padding masks; padding is not verified")
     if subject.complexity is None:
         print_note(f"{title}: growth is measured but not checked (set --complexity)")
     counter = "{desc}: {n_fmt} of {total_fmt} checks"
@@ -184,6 +221,8 @@ def _group_text(rows: Sequence[CheckResult], errors: set[str]) -> str:
     new = [row for row in failed if row.error not in errors]
     errors |= {row.error for row in failed if row.error}
     text = f"{len(rows):>3} checks {sum(row.seconds for row in rows):>7.1f} s"
+    if all("at no call" in row.detail for row in rows):
+        return f"{text}  nothing measured; -v says why"
     if not new:
         return text + (f"  {len(failed)} FAILED with the same error" if failed else "")
     first, others = new[0], ", ".join(row.check for row in failed if row is not new[0])
@@ -206,17 +245,51 @@ def _print_row(out: TextIO, row: Sequence[str]) -> None:
     out.flush()
 
 
-def _write_junit(path: Path, results: Sequence[CheckResult]) -> None:
-    """Write one test case per check, which services of continuous integration show."""
-    failures = str(sum(not result.passed for result in results))
-    suite = ElementTree.Element("testsuite", name="cab verify", tests=str(len(results)), failures=failures)
+def _write_junit(path: Path, results: Sequence[CheckResult], *, error: str = "") -> None:
+    """Write one test case per check, which services of continuous integration show, or one of an ``error``."""
+    failures, tests = str(sum(not result.passed for result in results)), str(len(results) + bool(error))
+    suite = ElementTree.Element(
+        "testsuite", name="cab verify", tests=tests, failures=failures, errors=str(int(bool(error)))
+    )
+    if error:
+        case = ElementTree.SubElement(suite, "testcase", classname="cab verify", name="run")
+        ElementTree.SubElement(case, "error", message=sanitize_text(error))
     for result in results:
         name, time = f"{result.attention}.{result.pattern}", f"{result.seconds:.3f}"
         case = ElementTree.SubElement(suite, "testcase", classname=name, name=result.check, time=time)
         if not result.passed:
-            message = sanitize_text(result.finding or result.detail)
+            at = f", first in {result.guilty}" if result.guilty and result.finding else ""
+            message = sanitize_text(f"{result.finding}{at}" or result.detail)
             ElementTree.SubElement(case, "failure", message=message).text = sanitize_text(result.detail)
     ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _compare_vectors(args: argparse.Namespace) -> int:
+    """Print which vectors of a port agree, and return 1 if one differs."""
+    from cab.verification.vectors import compare
+
+    if len(args.attentions) != 1:
+        raise UserError("--vectors verifies one file: `cab verify PORT.safetensors --vectors NAME.json`")
+    if args.vectors.suffix != ".json":
+        raise UserError(f"--vectors: {args.vectors} is not a manifest of `cab export`, such as vectors/kda.json")
+    try:
+        compared = compare(args.vectors, Path(args.attentions[0]))
+    except UserError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        damage = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(
+            f"--vectors: cannot read the manifest {args.vectors} ({damage}); write it again with `cab export`"
+        ) from error
+    wrong = [vector for vector in compared if vector.fault]
+    for vector in compared if args.verbose else ():
+        _print(sys.stdout, f"  {vector.name:<40} {f'FAILED {vector.fault}' if vector.fault else 'ok'}")
+    if wrong:
+        first = wrong[0]
+        meaning = f" ({first.meaning})" if first.meaning else ""
+        _print(sys.stdout, f"first difference: {first.name}{meaning}: {first.fault}")
+    _print(sys.stdout, f"{len(compared)} vectors, {len(wrong)} differ")
+    return 1 if wrong else 0
 
 
 def _list_checks(*, as_csv: bool) -> None:

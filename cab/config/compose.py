@@ -6,6 +6,7 @@ The groups and resolvers are in :mod:`cab.config.groups`.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import os
 import re
@@ -14,6 +15,7 @@ from typing import Any
 
 import hydra
 import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import (
     ChoiceSweep,
@@ -35,10 +37,14 @@ from cab.patterns import LONG_NAMES, Pattern
 from cab.registry.names import is_file, is_own_name, is_stack, name_of_file
 from cab.registry.options import annotations_of, check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
-from cab.registry.tables import config_folders, presets
+from cab.registry.tables import config_folders, presets, tuned_options
 
 USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}
 """Default choices of the groups that are folders of configs/."""
+REQUIRED = ("task", "dataset", "backbone", "attention", "pattern")
+"""Groups that a single run names."""
+FILE_GROUPS = frozenset({*REQUIRED, *USUAL_CHOICES, "preset", "experiment"} - {"pattern"})
+"""Groups whose choices are files or registered classes; other keys are values."""
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -47,34 +53,83 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 class Composer:
-    """Compose cells like :func:`compose`, once for those that differ in no more than the attention and the seed."""
+    """Compose cells like :func:`compose`; Hydra composes the files once per choice of groups, as most cells share them.
+
+    Seeds share the resolved values as well, and so do attentions to which no other value refers. Do not
+    change a returned configuration.
+    """
 
     def __init__(self) -> None:
-        self._shared: dict[tuple[str, ...], DictConfig] = {}
+        self._composed: dict[tuple[str, ...], DictConfig] = {}
+        self._resolved: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def __call__(self, overrides: Sequence[str]) -> dict[str, Any]:
         overrides = check_overrides(overrides)
-        has_options = any(override.lstrip("+").startswith("attention.") for override in overrides)
-        varying = ("seed=",) if has_options else ("seed=", "attention=")
-        key = tuple(each.partition("=")[0] if each.startswith(varying) else each for each in overrides)
-        with hydra_context():
-            composed = self._shared.get(key)
-            if composed is None:
-                composed = hydra.compose("run", overrides=overrides)
-                plain: Any = OmegaConf.to_container(composed, resolve=False)
-                text = str({name: value for name, value in plain.items() if f"{name}=" not in varying})
-                if not re.search(r"\$\{[^{}]*\b(seed|attention)\b", text):
-                    self._shared[key] = composed
-            for override in parse_overrides([each for each in overrides if each.startswith(varying)]):
-                group, value = override.key_or_group, override.value()
-                composed[group] = attention_options(names_of(override)[0]) if group == "attention" else value
+        named = [(override.partition("=")[0], override) for override in overrides]
+        has_options = any(name.lstrip("+").startswith("attention.") for name, _ in named)
+        refers = any("${" in override for name, override in named if name in ("seed", "attention"))
+        shared = [] if refers else [("seed",)] if has_options else [("seed", "attention"), ("seed",)]
+        keys = {  # by what cells may differ in, of which most share attention and seed
+            varying: tuple(name if name in varying else override for name, override in named) for varying in shared
+        }
+        for varying, key in keys.items():
+            if key in self._resolved:
+                return _varied(self._resolved[key], [override for name, override in named if name in varying])
+        with hydra_errors():
+            composed = self._with_values(overrides)
+            plain: Any = OmegaConf.to_container(composed, resolve=False)
             try:
-                config: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+                resolved: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
             except MissingMandatoryValue:
                 missing = sorted(OmegaConf.missing_keys(composed))
                 raise UserError(f"no value for {', '.join(missing)}") from None
+        config = {str(name): value for name, value in resolved.items()}
         check_preset(config["preset"], task=config["task"]["name"], backbone=config["backbone"]["name"])
-        return {str(key): value for key, value in config.items()}
+        options = attention_options(config["attention"]["name"])  # what no file changes
+        for varying, key in keys.items():
+            others = str({name: value for name, value in plain.items() if name not in varying})
+            is_named = re.search(rf"\$\{{[^{{}}]*\b({'|'.join(varying)})\b", others)
+            if not is_named and (plain["attention"] == options or "attention" not in varying):
+                self._resolved[key] = config
+                break
+        return config
+
+    def _with_values(self, overrides: Sequence[str]) -> DictConfig:
+        """Return the unresolved configuration: the files of the groups, then all other values, as Hydra sets them."""
+        parsed = parse_overrides(list(overrides))
+        of_files = [override for override in parsed if override.key_or_group in FILE_GROUPS]
+        key = tuple("" if one.key_or_group == "attention" else str(one.input_line) for one in of_files)
+        [name] = next(names_of(one) for one in of_files[::-1] if one.key_or_group == "attention")
+        options = attention_options(name)
+        if key not in self._composed:
+            composed = hydra_composed([str(one.input_line) for one in of_files])
+            if OmegaConf.to_container(composed.attention, resolve=False) != options:  # a file has set some of them
+                return hydra_composed(overrides)
+            self._composed[key] = composed
+        config = copy.deepcopy(self._composed[key])
+        OmegaConf.update(config, "attention", options, merge=False)
+        values = [one for one in parsed if one.key_or_group not in FILE_GROUPS]
+        ConfigLoaderImpl._apply_overrides_to_config(values, config)
+        return config
+
+
+def _varied(config: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """Return a resolved configuration with another seed and attention."""
+    varied = dict(config)
+    for override in parse_overrides(overrides):
+        group, [name] = override.key_or_group, names_of(override)
+        if group == "attention":
+            place = (*(config[group]["name"] for group in ("task", "backbone")), config["pattern"], name)
+            varied[group] = {"name": name, **tuned_options(*place, preset=config["preset"])}
+        else:
+            varied[group] = override.value()
+    return varied
+
+
+def hydra_composed(overrides: Sequence[str]) -> DictConfig:
+    """Return the unresolved configuration of a cell as Hydra composes it."""
+    with hydra_context():
+        return hydra.compose("run", overrides=list(overrides))
 
 
 @contextlib.contextmanager
@@ -96,6 +151,8 @@ def hydra_errors() -> Iterator[None]:
     except (HydraException, OmegaConfBaseException) as error:
         text = str(error) or str(error.__cause__)
         lines = [line.strip(" .\t") for line in text.splitlines() if "To append to your config" not in line]
+        if unknown := re.match(r"Could not override '([\w.]+)'", text):
+            raise unknown_name("option", unknown[1], option_names()) from error
         raise UserError("; ".join(filter(None, lines))) from error
 
 
@@ -105,7 +162,7 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
     UserError for an unknown name, with the nearest one, and for a missing name, with those to choose from. In a sweep,
     a group that is not named means all of it.
     """
-    arguments = [_normalized(argument) for argument in arguments]
+    arguments = list(map(_normalized, _with_equals_signs(arguments)))
     parsed = parse_overrides(arguments)
     for index, override in enumerate(parsed):
         _check_key(override)
@@ -119,8 +176,7 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
     chosen: dict[str, list[str]] = {}
     for override in parsed:  # of a group that is named twice, both values are checked
         chosen.setdefault(override.key_or_group, []).extend(names_of(override))
-    required = () if sweep else ("task", "dataset", "backbone", "attention", "pattern")
-    _check_names("task", TASKS.names(), chosen, required)
+    _check_names("task", TASKS.names(), chosen)
     tasks = [TASKS.get(name) for name in chosen.get("task", TASKS.names())]
     backbones = sorted({name for task in tasks for name in task.names})
     if "backbone" not in chosen and len(backbones) == 1:
@@ -131,6 +187,7 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
     has_source = any(override.key_or_group == "task.source" and override.value() for override in parsed)
     own = filter(is_own_name, chosen.get("dataset", ()) if has_source else ())
     choices: dict[str, Iterable[str]] = {
+        "task": TASKS.names(),
         "dataset": sorted({*own, *(name for task in tasks for name in task.datasets)}),
         "backbone": BACKBONES.names() if "backbone" in chosen else backbones,
         "attention": [*ATTENTIONS.names(), *filter(is_stack, chosen.get("attention", ()))],
@@ -139,33 +196,69 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         **_groups_with_files(),
     }
     for group, names in choices.items():
-        _check_names(group, names, chosen, required)
+        _check_names(group, names, chosen)
     for override in parsed:
         group, _, option = override.key_or_group.partition(".")
         if option and (group in REGISTRIES or group in USUAL_CHOICES):
             _check_option(group, option, chosen.get(group))
+    for group in () if sweep else REQUIRED:
+        if not chosen.get(group):
+            article = "an" if group[0] in "aeiou" else "a"
+            or_own = ", or a name of your own" if group == "dataset" and has_source else ""
+            raise UserError(f"name {article} {group}: {group}=NAME, one of {', '.join(choices[group])}{or_own}")
     return arguments
+
+
+def option_names() -> list[str]:
+    """Return the keys of a run, and the options of the groups that are folders of configs/."""
+    options = {group: sorted(set().union(*choices.values())) for group, choices in _groups_with_files().items()}
+    return [*KEYS, *(f"{group}.{option}" for group, names in options.items() for option in names)]
+
+
+def _with_equals_signs(arguments: Iterable[str]) -> Iterator[str]:
+    """Yield the arguments; UserError for a key and its value in two arguments, as in ``preset smoke``."""
+    arguments = list(arguments)
+    for index, argument in enumerate(arguments):
+        if argument in option_names():
+            value = next((value for value in arguments[index + 1 :][:1] if "=" not in value), "VALUE")
+            raise UserError(f"'{argument}' has no value; write `{argument}={value}`")
+        yield argument
 
 
 def parse_overrides(arguments: list[str]) -> list[Override]:
     """Parse overrides with Hydra's grammar; UserError for one that it cannot read."""
-    parser, parsed = OverridesParser.create(), []
+    parsed = []
     for argument in arguments:
         if not __debug__ and not {"(", "{"}.isdisjoint(argument):  # Hydra reads their inside in assertions
             raise UserError(f"'{argument:.80}' cannot be read without assertions: unset PYTHONOPTIMIZE")
         try:
-            parsed.append(parser.parse_override(argument))
+            parsed.append(_parsed(argument))
         except (HydraException, RecursionError) as error:
-            raise UserError(
-                f"cannot read the override '{argument:.80}'; write KEY=VALUE, or attention.OPTION=VALUE for options; "
-                "put a value with special characters in two pairs of quotes: `KEY=\"'VALUE'\"`"
-            ) from error
+            raise UserError(f"cannot read the override '{argument:.80}'; {_readable(argument)}") from error
         value = parsed[-1].value()
         if isinstance(value, IntervalSweep):
             raise refusal("interval()")
         if isinstance(value, Glob) and not names_of_group(parsed[-1].key_or_group):
             raise UserError(f"{argument:.80}: glob() selects names of a group; list values, or use range(1,4)")
     return parsed
+
+
+def _readable(argument: str) -> str:
+    """Return how to write an override that Hydra cannot read."""
+    if argument.endswith(","):
+        return "remove the comma, or the space after it"
+    groups = [group for group in REQUIRED if argument in names_of_group(group)]
+    if groups:
+        return f"write `{groups[0]}={argument}`"
+    return (
+        "write KEY=VALUE, or attention.OPTION=VALUE for options; "
+        "put a value with special characters in two pairs of quotes: `KEY=\"'VALUE'\"`"
+    )
+
+
+@functools.lru_cache(maxsize=1024)  # the cells of a sweep repeat most of them
+def _parsed(argument: str) -> Override:
+    return OverridesParser.create().parse_override(argument)
 
 
 def quoted(name: str) -> str:
@@ -226,26 +319,25 @@ def _check_key(override: Override) -> None:
     if override.is_delete():
         raise UserError(f"'{override.input_line}' removes an option: {replacement('~KEY')}")
     group, _, option = override.key_or_group.replace("/", ".").partition(".")
+    value = override.value()
+    if isinstance(value, dict) and not option and group in (*REGISTRIES, *USUAL_CHOICES):
+        options = " ".join(f"{group}.{name}={inner}" for name, inner in value.items())
+        raise UserError(f"'{override.input_line:.80}' has a mapping; write one argument per option: `{options}`")
     if group == "hydra":
         raise refusal(override.key_or_group)
     if group not in KEYS:
-        raise unknown_name("option", group, KEYS)
+        raise unknown_name("option", override.key_or_group, option_names())
     if group == DataConfig.group:
         if not option:
             raise UserError("data is a group of options: set data.download")
         check_names([option], annotations_of(DataConfig), group)
 
 
-def _check_names(
-    group: str, names: Iterable[str], chosen: Mapping[str, Sequence[str]], required: Sequence[str]
-) -> None:
-    """Raise UserError if a required group is not chosen, or a chosen name does not exist."""
-    if not chosen.get(group) and group in required:
-        article = "an" if group[0] in "aeiou" else "a"
-        raise UserError(f"name {article} {group}: {group}=NAME, one of {', '.join(names)}")
+def _check_names(group: str, names: Iterable[str], chosen: Mapping[str, Sequence[str]]) -> None:
+    """Raise UserError if a chosen name does not exist."""
     for name in chosen.get(group, ()):
         if name not in names:
-            of_own = "for texts of your own, set task.source"
+            of_own = "for data of your own, set task.source"
             if not is_own_name(name):
                 of_own = "a name of your own is a letter, and letters, digits, '.', '_' or '-'"
             raise UserError(f"{unknown_name(group, name, names)}{f'; {of_own}' if group == 'dataset' else ''}")

@@ -23,7 +23,7 @@ REPLACED: Mapping[tuple[str, ...], str] = {
         "--package",
         "--resolve",
     ): "see `--cfg job` (resolved) or `--explain`",
-    ("--hydra-help",): "`--help` lists all options",
+    ("--hydra-help",): "use `--help`",
     ("--shell-completion",): "use `cab completion bash`",
     ("--experimental-rerun",): "use `cab reproduce RESULT`",
     ("~KEY",): "leave the key out, so that it has its usual value",

@@ -22,7 +22,6 @@ from cab.registry.options import (
     Natural,
     NonNegativeFloat,
     Positive,
-    PositiveFloat,
     annotations_of,
     check_complete,
     checked_options,
@@ -48,7 +47,8 @@ class OptionGroup:
     group: ClassVar[str]
 
     @classmethod
-    def defaults(cls) -> dict[str, Any]:
+    @functools.cache
+    def defaults(cls) -> Mapping[str, Any]:
         """Return the default of each option that has one."""
         parameters = inspect.signature(cls).parameters.values()
         return {option.name: option.default for option in parameters if option.default is not option.empty}
@@ -56,7 +56,7 @@ class OptionGroup:
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> Self:
         """Create the group from plain values; UserError for an option that is unknown, missing or invalid."""
-        kinds, defaults = annotations_of(cls), cls.defaults()
+        kinds, defaults = annotations_of(cls), cls.defaults()  # type: ignore[arg-type]  # mypy: a class is hashable
         check_complete(options, kinds, cls.group, defaults=defaults)
         return cls(**checked_options(options, kinds, cls.group, defaults=defaults))
 
@@ -149,12 +149,12 @@ class SlurmConfig(ClusterConfig):
     """``cluster=slurm``; see configs/cluster/slurm.yaml for the meaning of each option."""
 
     partition: str | None = None
-    time: Positive | None = None
-    nodes: Positive = 1
+    time: Natural | None = None
+    nodes: Natural = 1
     gpus: Natural | None = None
     processes: Positive | None = None
-    cpus: Positive = 8
-    memory: PositiveFloat | None = None
+    cpus: Natural = 8
+    memory: NonNegativeFloat | None = None
     constraint: str | None = None
     account: str | None = None
     qos: str | None = None

@@ -35,6 +35,15 @@ def test_extras_reach_decoding(cls: type[Attention], pattern: Pattern) -> None:
     assert_decodes(gated(cls, pattern), 11, 7, (4, 1))
 
 
+def test_initial_weights_of_the_output_gate() -> None:
+    """Xavier uniform with gain 1/sqrt(2), as the projections of queries, keys and values."""
+    module = build_attention("linear", pattern="CS", embed_dim=64, num_heads=4, output_gate=True)
+    bound = (3 / 128) ** 0.5
+    for linear in (module.output_gate, module.q_proj):
+        assert linear is not None
+        assert 0.95 * bound < linear.weight.abs().max().item() <= bound
+
+
 def test_state_is_measured_by_decoding() -> None:
     constant, recomputed = gated(Gated, "CS"), gated(Recomputed, "CS")
     assert state_bytes(constant, 5) == state_bytes(constant, 50) == WIDTH * (WIDTH // HEADS + 1) * 8

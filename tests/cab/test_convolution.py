@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from attentions.bases.recurrent import Recurrent
 from cab import UserError, build_attention
 from cab.convolution import ShortConvolution
 from cab.registry.registries import ATTENTIONS
@@ -32,7 +33,7 @@ DEFAULTS = {
 }
 """Those that are published with one."""
 
-WITHOUT_OWN_TOKEN = ("diag_attention", "mca")
+WITHOUT_OWN_TOKEN = ("diag_attention", "mca", "stick_breaking")
 
 CASES = [
     (entry.name, str(pattern))
@@ -47,6 +48,8 @@ def test_layers_with_the_option_and_their_defaults() -> None:
     defaults = {entry.name: entry.options.get("short_convolution") for entry in ATTENTIONS}
     assert {name for name, size in defaults.items() if size is None} == WITHOUT
     assert {name: size for name, size in defaults.items() if size} == DEFAULTS
+    gated = {entry.name for entry in ATTENTIONS if "output_gate" in entry.options}
+    assert gated == {n for n in set(defaults) - WITHOUT if not issubclass(ATTENTIONS.get(n).cls, Recurrent)} | {"mla"}
 
 
 def test_readable_convolution() -> None:

@@ -20,7 +20,7 @@ def test_an_installed_package_is_kept_if_it_has_plug_ins(
     for name in ("__init__.py", "attentions.py"):
         (folder / name).write_text("VALUE = 1\n")
     monkeypatch.syspath_prepend(folder.parent)
-    monkeypatch.setattr(executed, "_is_project", dict(executed._is_project))
+    monkeypatch.setattr(executed, "_is_kept", dict(executed._is_kept))
     if included:
         executed.include(included)
     try:
@@ -30,3 +30,15 @@ def test_an_installed_package_is_kept_if_it_has_plug_ins(
             sys.modules.pop(name, None)
     kept = {Path(path).name for path in executed.SOURCES if Path(path).parent == folder}
     assert kept == ({"__init__.py", "attentions.py"} if included else set())
+
+
+def test_a_foreign_module_sees_a_builtin_that_a_test_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "asking.py").write_text("def ask():\n    return input()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("builtins.input", lambda: "yes")
+    try:
+        module = importlib.import_module("asking")
+        monkeypatch.setattr("builtins.input", lambda: "no")
+        assert module.ask() == "no"
+    finally:
+        sys.modules.pop("asking", None)

@@ -11,6 +11,7 @@ from torch import Tensor
 from cab import build_attention, kernels
 from cab.errors import UnsupportedError, UserError
 from cab.kernels import Backend, Operation, use, used
+from tests.helpers.attentions.interpreter import run_on_a_cpu
 
 
 def double(x: Tensor, *, factor: int = 2) -> Tensor:
@@ -49,14 +50,18 @@ def test_the_first_backend_that_does_not_refuse_computes(doubling: Operation[...
 
 
 def test_a_named_backend_computes_or_refuses(doubling: Operation[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It also computes what it declines unless it is named; an operation without it is computed by its reference."""
+    """It also computes what it declines unless it is named; an operation without it is computed by its reference.
+
+    A type that is not that of the layer is no reason to refuse.
+    """
     other = Operation("other", double, Backend("flex", negated, device="cpu"))
     with use("fla"):
         assert torch.equal(doubling(X[:2]), -2 * X[:2])
         assert torch.equal(other(X), 2 * X)
-        for inputs, reason in ((X[:0], "empty"), (X.double(), "float64")):
+        for dtype, inputs, reason in ((torch.float32, X[:0], "empty"), (torch.float64, X.double(), "float64")):
             with pytest.raises(UnsupportedError, match=f"fla does not compute doubling: {reason}"):
-                doubling(inputs)
+                doubling.rounding_to(dtype)(inputs)
+        assert torch.equal(doubling(X.double()), 2 * X.double())  # upcast by its caller
         monkeypatch.setattr(doubling.backends[0], "is_installed", False)
         with pytest.raises(UnsupportedError, match="not installed"):
             doubling(X)
@@ -66,6 +71,13 @@ def test_a_named_backend_computes_or_refuses(doubling: Operation[..., Tensor], m
     with use("triton"), pytest.raises(UnsupportedError, match="triton does not compute doubling: not on cuda"):
         doubling(X)
     assert kernels.backends() == {"doubling": ("fla", "triton", "pytorch"), "other": ("flex", "pytorch")}
+
+
+def test_what_declines_is_not_asked_whether_it_refuses(
+    doubling: Operation[..., Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doubling.backends[0], "refuses", lambda *_, **__: pytest.fail("asked"))
+    assert torch.equal(doubling(X[:2]), 2 * X[:2])
 
 
 def test_where_torch_is_deterministic(doubling: Operation[..., Tensor]) -> None:
@@ -91,6 +103,20 @@ def test_compiled_operations_are_counted_where_they_are_traced(doubling: Operati
         compiled(X)
     assert uses.counts == {"doubling": {"pytorch": 1}}
     assert uses.refusals["doubling"]["fla"] == "torch.compile"
+
+
+@pytest.mark.parametrize("selection", [None, "flash"])
+def test_softmax_is_one_graph_where_its_kernels_run(selection: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA: torch has a flash kernel for CPUs, too."""
+    run_on_a_cpu("flash", monkeypatch)
+    module, x = build_attention("vanilla", pattern="CS", embed_dim=32, num_heads=2).eval(), torch.randn(2, 70, 32)
+    module, x = module.bfloat16(), x.bfloat16()
+    expected = module(x)
+    torch.compiler.reset()
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    with use(selection), used() as uses, torch.no_grad():
+        assert torch.equal(compiled(x), expected)
+    assert uses.counts == {"softmax": {selection or "pytorch": 1}}
 
 
 @pytest.mark.parametrize(

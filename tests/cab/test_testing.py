@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import yaml
 
-from tests.helpers.command import ROOT, cab
+from tests.helpers.command import ROOT
 
-GUIDE = (ROOT / "docs/howto/in-your-ci.md").read_text()
+GUIDE = (ROOT / "docs/howto/verify-and-debug.md").read_text()
 CLASSES = """
 from torch import nn
 
@@ -30,8 +30,10 @@ class Leak(Sound):
 """
 
 
-def run_pytest(tmp_path, test: str, *arguments: str) -> tuple[int, str]:
-    (tmp_path / "gated_mean.py").write_text(CLASSES)
+def run_pytest(
+    tmp_path, test: str, *arguments: str, classes: str = CLASSES, file: str = "test_gated_mean.py"
+) -> tuple[int, str]:
+    (tmp_path / "gated_mean.py").write_text(classes)
     (tmp_path / "test_gated_mean.py").write_text(test)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")  # of no folder above
     command = [
@@ -39,11 +41,11 @@ def run_pytest(tmp_path, test: str, *arguments: str) -> tuple[int, str]:
         "-m",
         "pytest",
         "-q",
-        "-rxfE",
+        "-rxfEs",
         "-p",
         "no:cacheprovider",
         *arguments,
-        "test_gated_mean.py",
+        *filter(None, [file]),
     ]
     process = subprocess.run(
         command, cwd=tmp_path, env={"PYTHONPATH": f"{ROOT}", "PATH": ""}, capture_output=True, text=True
@@ -63,25 +65,38 @@ def test_one_item_per_check(tmp_path):
 def test_failures_that_are_expected(tmp_path):
     test = (
         "from cab.testing import checks\nfrom gated_mean import Leak\n"
-        "test_leak = checks(Leak, patterns='CS', expected={'lookahead_gradient': 'it looks', 'length_one': 'not so'})\n"
+        "reasons = {'lookahead_gradient': 'it looks', 'length_one': 'not so', 'batch_size': 'raises'}\n"
+        "test_leak = checks(Leak, patterns='CS', expected=reasons)\n"
     )
-    code, output = run_pytest(tmp_path, test, "-k", "lookahead or length_one")
+    raises = "        assert query.shape[0] != 7\n        return super().forward(query.flip(1))"
+    classes = CLASSES.replace("        return super().forward(query.flip(1))", raises)
+    code, output = run_pytest(tmp_path, test, "-k", "lookahead or length_one or batch_size", classes=classes)
     assert code == 1
+    assert "FAILED test_gated_mean.py::test_leak[CS-batch_size]" in output  # an exception is never expected
     assert "XFAIL test_gated_mean.py::test_leak[CS-lookahead_gradient] - it looks" in output
     assert "length_one passes in CS; remove it from `expected` (not so)" in output
     assert re.search(r"Leak CS: output \d+ depends on tokens after \d+|Leak CS: .*lookahead_perturbation", output)
 
 
 def test_workflow_of_the_guide(tmp_path):
+    """The plug-in needs no test file; a class that cannot be called is one failed item."""
     [text] = re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)
     assert len(text.splitlines()) == 8
     steps = yaml.safe_load(text)["jobs"]["verify"]["steps"]
-    [command] = [step["run"] for step in steps if step.get("run", "").startswith("cab ")]
-    (tmp_path / "gated_mean.py").write_text(CLASSES.replace("Leak", "GatedMean"))
-    process = cab(*shlex.split(command)[1:], "--checks", "causality,length_one", cwd=tmp_path)
-    assert process.returncode == 1, process.stderr
-    suite = ElementTree.parse(tmp_path / "verify.xml").getroot()
-    failed = [case.get("name") for case in suite if case.find("failure") is not None]
-    assert "lookahead_gradient" in failed
-    assert {case.get("classname") for case in suite} == {"GatedMean.CS"}
-    assert int(suite.get("failures")) == len(failed) < int(suite.get("tests"))
+    [command] = [step["run"] for step in steps if step.get("run", "").startswith("pytest ")]
+    needs_mask = "class NeedsMask(Sound):\n    def forward(self, query, mask):\n        return self.linear(query)\n"
+    code, output = run_pytest(
+        tmp_path,
+        "raise AssertionError",  # not collected
+        *("-p", "no:cab", "-p", "cab.pytest_plugin"),  # also where the entry point is not installed
+        *("-k", "lookahead_gradient or float32_kept", "--cab", "gated_mean.py:NeedsMask"),
+        *shlex.split(command)[1:],
+        classes=CLASSES.replace("Leak", "GatedMean") + needs_mask,
+        file="",
+    )
+    assert code == 1, output
+    assert "2 failed, 1 passed, 1 skipped" in output, output
+    assert "cannot run in pattern CS; see the first failed item" in output
+    suite = ElementTree.parse(tmp_path / "verify.xml").getroot()[0]
+    failed = {case.get("name") for case in suite if case.find("failure") is not None}
+    assert {"gated_mean.py:GatedMean[CS-lookahead_gradient]", "gated_mean.py:NeedsMask[CS-float32_kept]"} <= failed

@@ -76,7 +76,7 @@ def test_refused(result: Path, arguments: list[str], message: str, capsys: pytes
 def test_weights_are_required(result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy(result, tmp_path)
     assert main(["evaluate", str(tmp_path / result.name)]) == 2
-    assert "were not kept" in capsys.readouterr().err
+    assert "has no weights at" in capsys.readouterr().err
 
 
 def test_an_interrupted_evaluation_resumes(

@@ -61,7 +61,6 @@ class A(Attention):
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CAB_DATA", raising=False)
     monkeypatch.setattr(ATTENTIONS, "_entries", {entry.name: entry for entry in ATTENTIONS})
     Path("folder").mkdir()
     Path("file").write_text("no, table\n1, 2\n")

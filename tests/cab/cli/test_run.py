@@ -39,7 +39,10 @@ Refused = Callable[..., None]
         ({"task.horizon": "3"}, ["task 'lstf' has no option 'horizon'", "pred_len"]),
         ({"task.seq_len": "900000"}, ["shorter than one window", "seq_len"]),
         ({"other_attention": "vanila"}, ["unknown attention 'vanila'"]),
-        ({"dataset": "etth1", "data_root": "nowhere"}, ["no ETTh1.csv", "cab data download etth1"]),
+        (
+            {"dataset": "etth1", "data_root": "nowhere"},
+            ["the folder data_root=nowhere does not exist", "cab data download etth1"],
+        ),
     ],
     ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else "",
 )
@@ -61,7 +64,10 @@ def test_the_configuration_is_printed_with_the_values_of_the_tables(
     assert main(["run", "--cfg", "job", *overrides(preset="paper", attention="abc", seed="7")]) == 0
     printed = capsys.readouterr().out
     config = yaml.safe_load(printed)
-    assert (config["seed"], config["attention"]) == (7, {"name": "abc", "num_landmarks": 16, "short_convolution": 0})
+    assert (config["seed"], config["attention"]) == (
+        7,
+        {"name": "abc", "num_landmarks": 16, "short_convolution": 0, "output_gate": False},
+    )
     assert config["trainer"]["learning_rate"] == 1e-4
     assert "${" not in printed
     assert not list(tmp_path.iterdir())

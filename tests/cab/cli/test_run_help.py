@@ -22,7 +22,7 @@ def options(text: str) -> dict[str, tuple[str, str]]:
 
 
 def test_every_option_has_a_line_with_its_default_and_what_it_is() -> None:
-    found = options(help_text([]))
+    found = options("\n".join(map(help_text, ([], ["trainer=default", "cluster=local,slurm"]))))
     groups = {"task", "dataset", "backbone", "attention", "trainer", "logger", "cluster", "data"}
     expected = KEYS.keys() - groups - {"preset", "pattern"}
     expected |= {f"trainer.{name}" for name in annotations_of(TrainerConfig)} | {
@@ -35,6 +35,13 @@ def test_every_option_has_a_line_with_its_default_and_what_it_is() -> None:
     assert [name for name, (_, about) in found.items() if not about] == []
     assert found["trainer.betas"][0] == "[0.9, 0.999]"
     assert found["data_root"][0] == "$CAB_DATA"
+
+
+def test_the_help_fits_two_screens_and_lists_data_sets_by_task() -> None:
+    text = help_text([])
+    assert len(text.splitlines()) <= 90
+    for task in TASKS:
+        assert re.search(rf"^  {task.name} .*{task.datasets[0]}", text, flags=re.MULTILINE)
 
 
 def test_the_options_of_what_is_named_come_besides(capsys: pytest.CaptureFixture[str]) -> None:

@@ -215,11 +215,15 @@ def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
     names = ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
     assert [name for name in pairs.columns if name in names] == names
     counts = {("task", 11), ("pattern", 6), ("benchmark", 4)}
-    for _, rows in pairs.groupby("source"):
+    for _, rows in pairs.groupby(["source", "normalization"], dropna=False):
         assert set(rows["kind"].value_counts().items()) == counts
-    assert set(pairs["source"].str.partition(" ")[0]) == {"published", "recomputed"}
+    stamps = pairs[["source", "normalization"]].fillna("").drop_duplicates().itertuples(index=False, name=None)
+    assert set(stamps) == {("published", ""), ("recomputed", "printed"), ("recomputed", "official")}
     assert main(["correlation", PAPER]) == 0
-    assert "1 shared attentions, at least 3 required" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "1 shared attentions, at least 3 required" in out
+    rows = [re.split(r"\s{2,}", line) for line in out.splitlines() if line.startswith("all      NS - CS")]
+    assert [row[2:4] for row in rows] == [["recomputed (printed indices)", "0.38"], ["published", "0.68"]]
 
 
 def test_own_and_published_results_in_one_call(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,7 +266,8 @@ def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
     assert (list(audit.columns), len(audit)) == (names, 210)
     assert main(["paper", "audit"]) == 0
     out = capsys.readouterr().out
-    assert "the printed index requires ppl 31.53" in out
+    assert re.search(r"index of a task +official +58 ", out)
+    assert re.search(r"average over tasks +official +15 ", out)
     assert all(name in out for name in ("official", "paper", "results"))
 
 

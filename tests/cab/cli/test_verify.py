@@ -83,7 +83,9 @@ def test_leak_of_a_thousandth_in_a_file(capsys, file):
     assert "FAILED lookahead_gradient: " in causality
     assert causality.endswith("; also lookahead_perturbation, lookahead_length")
     assert re.fullmatch(
-        r"Leaky CS: causal leak: output (\d+) depends on token (\d+) \(lookahead_gradient\); 2 other .*", headline
+        r"Leaky CS: causal leak: output (\d+) depends on token (\d+), first in Leaky, after value "
+        r"\(lookahead_gradient\); 2 other .*",
+        headline,
     )
     assert number == "4 checks, 3 failed"
     assert "`--pattern CS --checks lookahead_gradient`" in advice

@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from backbones.gpt2 import GPT2
 from cab import UserError, register_backbone, register_task
-from cab.config.compose import Composer, check_overrides, compose
+from cab.config.compose import Composer, check_overrides, compose, hydra_composed
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
-from cab.registry.tables import config_folders, read_rows, read_table, tuned_options
+from cab.registry.tables import ADDED, config_folders, read_rows, read_table, tuned_options
 from cab.runner.cell import runnable_cells
+from cab.runner.launch import expand
+from cab.runner.suite import suite_sweeps
 from tasks.lm.task import LM
 
 RELEASED_PROBSPARSE = {"name": "probsparse", "mean_over": "length", "sampled": "per_query"}
@@ -202,6 +205,11 @@ def test_several_values_need_a_sweep(several: str) -> None:
     check_overrides([*cell, several], sweep=True)
 
 
+def test_data_of_your_own_need_a_name() -> None:
+    with pytest.raises(UserError, match=r"name a dataset: dataset=NAME, one of .*, or a name of your own$"):
+        check_overrides(["task=tts", "task.source=voice", "backbone=transformer_tts", "attention=abc", "pattern=CC"])
+
+
 def test_cells_are_composed_as_each_alone() -> None:
     composer, base = Composer(), ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=CS"]
     cells = [
@@ -215,7 +223,47 @@ def test_cells_are_composed_as_each_alone() -> None:
         ["attention=abc", "trainer.log_every=${seed}", "seed=3"],
         ["attention=abc", "results_dir=${attention.name}", "seed=2"],
         ["attention=gla", "results_dir=${attention.name}", "seed=2"],
+        ["attention=gla", "results_dir=${attention.name}", "seed=3"],
+        ["attention=abc", "seed=${trainer.log_every}"],
+        ["attention=gla", "seed=${trainer.log_every}"],
     ]
     for cell in cells:
         assert composer([*base, *cell]) == compose([*base, *cell]), cell
-    assert len(composer._shared) == 3
+    assert len(composer._resolved) == 5
+    assert len(composer._composed) == 1
+
+
+def test_the_cells_of_table_3_are_composed_as_by_hydra_alone() -> None:
+    """Of each place, the first and the last run; all of SR, whose recipe has values per attention."""
+    places: dict[tuple[str, ...], list[list[str]]] = {}
+    for sweep in suite_sweeps(["suite=paper"]) or []:
+        for cell in expand(check_overrides(sweep, sweep=True))[0]:
+            place = tuple(each for each in cell if not each.startswith(("attention=", "seed=")))
+            places.setdefault(place, []).append(cell)
+    composer = Composer()
+    made = [[composer(cell) for cell in cells] for cells in places.values()]
+    assert (len(made), sum(map(len, made)), len(composer._composed)) == (21, 251, 12)
+    for (place, cells), configs in zip(places.items(), made, strict=True):
+        step = 1 if "task=sr" in place else max(1, len(cells) - 1)
+        for cell, config in list(zip(cells, configs, strict=True))[::step]:
+            assert config == OmegaConf.to_container(hydra_composed(check_overrides(cell)), resolve=True), cell
+
+
+def test_options_of_an_attention_in_a_file_of_settings_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "recipe" / "lstf").mkdir(parents=True)
+    (tmp_path / "preset").mkdir()
+    (tmp_path / "preset" / "few.yaml").write_text("# @package _global_\npreset: few\n")
+    (tmp_path / "recipe" / "lstf" / "few.yaml").write_text("# @package _global_\nattention: {num_landmarks: 5}\n")
+    (tmp_path / "size" / "informer").mkdir(parents=True)
+    (tmp_path / "size" / "informer" / "few.yaml").write_text("{}\n")
+    monkeypatch.setenv(ADDED, str(tmp_path))
+    config_folders.cache_clear()
+    try:
+        composer, cell = Composer(), ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "preset=few"]
+        for attention in ("abc", "abc", "nystromformer"):
+            config = composer([*cell, f"attention={attention}"])
+            assert config["attention"]["num_landmarks"] == 5, attention
+    finally:
+        config_folders.cache_clear()

@@ -89,7 +89,7 @@ def test_protocols_are_the_published_ones() -> None:
         "empty": "skip",
     }
     summary |= {"ends": "short", "source_len": 4096, "target_len": 400, "label_smoothing": 0.1}
-    lengths = [256, 512, 1024, 2048, 4096, 8192, 16384]
+    lengths = [256, 512, 1024, 2048, 4096, 8192, 12288, 16384]
     published: dict[tuple[str, str, str], dict[str, Any]] = {
         ("tts", "ljspeech", "fastspeech2"): {"chosen_by": "mcd", "as_fairseq": True},
         ("sum", "multi_news", "transformer"): summary,

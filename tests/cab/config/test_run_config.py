@@ -43,7 +43,7 @@ def test_values_are_parsed_once() -> None:
         ({"seed": 2**31}, "seed: Input should be less than or equal to 2147483647, got 2147483648; for example seed=1"),
         ({"cluster": {"name": "slurmm"}}, "unknown cluster 'slurmm': did you mean 'slurm'"),
         ({"cluster": {"name": "local", "wokers": 2}}, "did you mean 'cluster.workers'"),
-        ({"cluster": {"name": "slurm", "time": 0}}, "cluster.time: Input should be greater than or equal to 1, got 0"),
+        ({"cluster": {"name": "slurm", "time": -1}}, "cluster.time: Input should be greater than or equal to 0"),
     ],
 )
 def test_a_wrong_value_is_one_line(changes: dict[str, Any], message: str) -> None:

@@ -1,0 +1,58 @@
+"""`cab export`: write a trained language model for Hugging Face, or golden vectors of an attention for a port.
+
+Examples:
+  cab export results/local/0123456789abcdef.json --out my_model  # for AutoModelForCausalLM, AutoTokenizer and lm-eval
+  cab export kda --out vectors                                   # vectors/kda.safetensors and vectors/kda.json
+  cab export vanilla positions=rope --out vectors
+  cab verify port.safetensors --vectors vectors/kda.json         # the first stage of a port that differs
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cab.errors import UserError
+from cab.files.disk import check_writable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "exported",
+        metavar="RESULT|ATTENTION",
+        help="record of a run of task lm whose weights were kept: its network and tokenizer are written. "
+        "Or a registered attention, or FILE.py:Class: inputs, weights, every stage, states and gradients are written "
+        "in float64, with a manifest that explains them",
+    )
+    parser.add_argument("options", nargs="*", metavar="OPTION=VALUE", help="options of the attention")
+    parser.add_argument("--pattern", default="CS", help="pattern of the attention: NS, CS (default), NC or CC")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    check_writable(args.out, "--out")
+    if args.exported.endswith(".json") and not args.options:
+        from cab.runner.exported import export_model
+
+        export_model(Path(args.exported), args.out)
+        print(
+            f"{args.out}: load it with AutoModelForCausalLM.from_pretrained({str(args.out)!r}, trust_remote_code=True)"
+        )
+        return 0
+    from cab.attention import Attention
+    from cab.patterns import Pattern
+    from cab.verification.foreign import parse_options, subject_class
+    from cab.verification.vectors import golden_vectors, safetensors, write_vectors
+
+    if wrong := [word for word in args.options if "=" not in word]:
+        raise UserError(f"'{wrong[0]}' is not an option; write OPTION=VALUE")
+    safetensors()
+    attention = subject_class(args.exported) if ":" in args.exported else args.exported
+    if not isinstance(attention, str) and not issubclass(attention, Attention):
+        raise UserError(f"{args.exported} is not a subclass of cab.Attention, whose stages have names")
+    vectors, manifest = golden_vectors(attention, Pattern.parse(args.pattern), parse_options(args.options))
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / manifest["attention"]
+    write_vectors(path, vectors, manifest)
+    print(f"{path}.safetensors: {len(vectors)} vectors, explained by {path}.json")
+    return 0

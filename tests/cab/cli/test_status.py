@@ -1,0 +1,36 @@
+"""`cab status` of a folder that has other files than records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cab.cli.main import main
+from cab.records.record import SHOWN
+from tests.helpers.made_records import make_record
+
+READERS = (["status"], ["score"], ["leaderboard", "--out", "out"], ["correlation"])
+
+
+@pytest.mark.parametrize("command", READERS, ids=lambda command: command[0])
+def test_many_foreign_files_are_a_few_lines(
+    command: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for value, name in enumerate(("vanilla", "abc")):
+        make_record({"mse": 1.0 + value, "mae": 1.0}, attention=name).write(tmp_path / "results")
+    for number in range(300):
+        (tmp_path / "results" / f"{number}.json").write_text(json.dumps({"number": number}))
+    main([*command, "results"])
+    printed = capsys.readouterr()
+    text = printed.out + printed.err + caplog.text
+    assert text.count(f"{300 - SHOWN} more files in results are not valid result records") == 1
+    assert text.count("is not a result record") == SHOWN
+    if command == ["status"]:
+        assert (text.count("finished"), text.count("broken")) == (2, SHOWN)
