@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import pytest
 
 from cab.registry.registries import ATTENTIONS
-from tests.helpers.golden_numbers import FOLDER, Golden
+from tests.helpers.golden_numbers import FOLDER, Golden, cases
 
-FILES = sorted(FOLDER.glob("*.npz"))
+CASES = cases()
 START = 0.05
 """Largest difference between quantiles of initial parameters, relative to their range."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
-def test_numbers_are_those_of_public_code(path: Path) -> None:
-    golden = Golden.read(path)
+@pytest.mark.parametrize("case", CASES)
+def test_numbers_are_those_of_public_code(case: str) -> None:
+    golden = Golden.read(CASES[case], case)
     assert golden.about["source"]
+    assert golden.about["attention"] == CASES[case].stem
     if "output" in golden.arrays:
         distances, limit = golden.distances(), golden.about["tolerance"]
         assert limit <= 1e-9 or (golden.about["reason"] and limit <= 1e-6)
@@ -28,7 +28,7 @@ def test_numbers_are_those_of_public_code(path: Path) -> None:
 
 
 def test_every_attention_is_compared_or_has_a_reason() -> None:
-    compared = {Golden.read(path).about["attention"] for path in FILES if not path.stem.endswith("_start")}
+    compared = {path.stem for case, path in CASES.items() if not case.endswith("_start")}
     reasons = {row["attention"]: row["reason"] for row in csv.DictReader((FOLDER / "uncompared.csv").open())}
     assert all(reasons.values())
     assert not compared & set(reasons)

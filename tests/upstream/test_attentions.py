@@ -6,7 +6,7 @@ import pytest
 
 from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import tuned_options
-from tests.helpers.golden_numbers import FOLDER, Golden
+from tests.helpers.golden_numbers import Golden, cases
 
 SIZES = ("num_landmarks", "window_size", "conv_kernel_size", "state_size", "factor")
 CELLS = {
@@ -15,12 +15,13 @@ CELLS = {
     "lstf informer": "abc_nc cosformer_nc",
     **dict.fromkeys(("sum transformer", "sr sr3", "mlm roberta"), "nystromformer probsparse"),
 }
-"""Files of public_numbers by task and backbone."""
+"""Cases of public_numbers by task and backbone."""
+FILES = cases()
 
 
-@pytest.mark.parametrize(("cell", "file"), [(cell, file) for cell, files in CELLS.items() for file in files.split()])
-def test_options_are_those_of_the_released_form(cell: str, file: str) -> None:
-    about = Golden.read(FOLDER / f"{file}.npz").about
+@pytest.mark.parametrize(("cell", "case"), [(cell, case) for cell, names in CELLS.items() for case in names.split()])
+def test_options_are_those_of_the_released_form(cell: str, case: str) -> None:
+    about = Golden.read(FILES[case], case).about
     assert about["source"].startswith("Shark-NLP/CAB 0e49696")
     defaults = ATTENTIONS.get(about["attention"]).options
     options = defaults | about["options"], defaults | tuned_options(*cell.split(), about["pattern"], about["attention"])

@@ -29,7 +29,7 @@ VARIANCE = {1: 8.571841476623376e-07, 500: 0.002494811313226819, 1000: 0.0050007
     ("schedule", "expected"), [("inverse_sqrt", INVERSE_SQRT), ("linear", POLYNOMIAL)], ids=["inverse_sqrt", "linear"]
 )
 def test_fairseqs_rates(schedule: str, expected: dict[int, float]) -> None:
-    """While warming up ours is one update ahead (docs/paper/discrepancies.md): fairseq's first one has rate 0."""
+    """While warming up ours is one update ahead (docs/howto/fairseq.md): fairseq's first one has rate 0."""
     config = composed("tts", "ljspeech", "transformer_tts", "paper")["trainer"]
     trainer = TrainerConfig(**{**config, "schedule": schedule})
     rate = trainer.rate(1)

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from backbones.layers.points import farthest_points
+from tasks.lstf.task import error_sums, mean_errors
 from tasks.pcc.task import PCC, cloud_scores
 from tasks.sr.task import similarity
+from tasks.sum.task import rouge
 from tasks.tts.audio import RATE
 from tasks.tts.distortion import distortions, path_costs
 from tests.cab.config.test_compose_paper import composed
@@ -64,3 +66,47 @@ def test_images_are_scored_as_published() -> None:
     truth = rng.integers(0, 256, (8, 8, 3)).repeat(4, 0).repeat(4, 1).astype(np.uint8)
     image = np.clip(truth + rng.normal(0, 20, truth.shape), 0, 255).astype(np.uint8)
     assert similarity(image, truth) == pytest.approx({"psnr": 22.54166810405531, "ssim": 0.9396862092077755}, rel=1e-6)
+
+
+PAIRS = [
+    (
+        "The dying soldiers were happily lying under grey skies.\nGenerous news: 25 innings, early flies.",
+        "A soldier lies dying happily under a sky of flies.\nThe generously new inning was 25 days early, he said.",
+    ),
+    (
+        "Its owner's ties were tied. He cries; she cried on 3,000 relational conditions in the U.S.",
+        "It was the owner who tied his tie and cried.\nRelations of 3,000 conditioned the US.",
+    ),
+    (
+        "Police said the gunman – a 23-year-old – was arrested on Tuesday.\nMen and women mourned.",
+        "The 23-year-old gunman is under arrest, police say.\nA woman and a man mourn on Tuesdays.",
+    ),
+]
+"""References and summaries with words that NLTK's extensions of Porter's algorithm stem to other stems."""
+ROUGE_155 = {
+    "rouge1": (62.857, 44.444, 70.588),
+    "rouge2": (6.061, 5.883, 18.750),
+    "rougeL": (51.429, 38.889, 58.824),
+    "rouge1_plain": (40.000, 33.333, 52.941),
+    "rouge2_plain": (0.000, 5.883, 12.500),
+    "rougeL_plain": (40.000, 33.333, 41.177),
+}
+"""F of ROUGE-1.5.5.pl ``-c 95 -r 1000 -n 2 -d``, as pyrouge calls it with ``-m`` and without, for each of them."""
+
+
+def test_summaries_are_scored_by_rouge_155() -> None:
+    """A sentence per line; the script prints five decimals."""
+    scores = [rouge([pair]) for pair in PAIRS]
+    assert {name: [row[name] for row in scores] for name in ROUGE_155} == {
+        name: pytest.approx(printed, abs=0.0011) for name, printed in ROUGE_155.items()
+    }
+
+
+def test_forecasts_are_scored_as_published() -> None:
+    """Informer2020, utils/metrics.py ``metric``; ours adds the sums of batches."""
+    rng = np.random.default_rng(13)
+    truth = rng.standard_normal((96, 24, 7)).astype(np.float32)
+    forecast = (truth + 0.5 * rng.standard_normal(truth.shape)).astype(np.float32)
+    batches = zip(np.split(forecast, 3), np.split(truth, 3), strict=True)
+    found = mean_errors([error_sums(torch.from_numpy(a), torch.from_numpy(b)) for a, b in batches])
+    assert found == pytest.approx({"mse": 0.25098175, "mae": 0.40095174}, rel=1e-6)

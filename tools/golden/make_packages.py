@@ -1,15 +1,14 @@
 """Installed packages: linformer 0.2.3, axial-attention 0.6.1, memory-compressed-attention 0.0.7, FLASH-pytorch 0.1.9,
 routing-transformer 1.6.1, sinkhorn-transformer 0.11.4 and reformer-pytorch 1.4.4.
 
-Run as ``python -m tools.golden.make_packages FOLDER``, where FOLDER is on the path of imports (a target of
-``pip install --no-deps``). They are no requirements of the tests.
+Run as ``python -m tools.golden.make_packages FOLDER``, where FOLDER is a target of ``pip install --no-deps``, with what
+they import. They are no requirements of the tests.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tools.golden.record import Recorder, copy_linear, in_double, put
+from tools.golden.record import Recorder, copy_linear, put, record_all
 
 
 def package(name: str) -> Any:
@@ -27,13 +26,13 @@ def package(name: str) -> Any:
 
 
 def make_linformer() -> None:
-    recorder = Recorder("linformer", "NC", 16, 2, num_landmarks=4, max_length=12)
+    recorder = Recorder("linformer", "NC", num_landmarks=4, max_length=12)
     recorder.without_biases("q_proj", "k_proj", "v_proj")
     public = package("linformer").LinformerSelfAttention(16, 12, k=4, heads=2)
-    recorder.linears(q_proj=public.to_q, k_proj=public.to_k, v_proj=public.to_v, out_proj=public.to_out)
+    recorder.copy(public, "q_proj=to_q k_proj=to_k v_proj=to_v out_proj=to_out")
     put(public.proj_k, recorder.ours.mix_k.mT)
     put(public.proj_v, recorder.ours.mix_v.mT)
-    recorder.save("linformer", "linformer 0.2.3, LinformerSelfAttention", public, recorder.inputs(7, 9))
+    recorder.save("linformer", "linformer 0.2.3, LinformerSelfAttention", public, 7, 9)
 
 
 def make_axial() -> None:
@@ -56,8 +55,7 @@ def make_axial() -> None:
     def run(x: Tensor) -> Tensor:
         return public(x.unflatten(1, (5, 7))).flatten(1, 2)
 
-    source = "axial-attention 0.6.1, AxialAttention with half of the heads per axis"
-    recorder.save("axial", source, run, recorder.inputs(35))
+    recorder.save("axial", "axial-attention 0.6.1, AxialAttention with half of the heads per axis", run, 35)
 
 
 def merged_by_width(attention: nn.Module) -> Any:
@@ -75,7 +73,7 @@ def merged_by_width(attention: nn.Module) -> Any:
 
 def make_mca() -> None:
     for pattern, rows in (("NS", (None, None)), ("CS", (2, None))):
-        recorder = Recorder("mca", pattern, 16, 2)
+        recorder = Recorder("mca", pattern)
         recorder.without_biases("q_proj", "k_proj", "v_proj")
         ours = recorder.ours
         ours.compress_v.load_state_dict(ours.compress_k.state_dict())
@@ -100,48 +98,36 @@ def make_mca() -> None:
             finally:
                 torch.cat, module.F.pad = cat, pad  # noqa: B023
 
-        recorder.save(
-            f"mca_{pattern.lower()}",
-            "memory-compressed-attention 0.0.7, MemoryCompressedAttention",
-            run,
-            recorder.inputs(18),
-            rows=rows,
-            reason="its null key and value are left out; in CS rows before the end of the first group see it alone",
-        )
+        reason = "its null key and value are left out; in CS rows before the end of the first group see it alone"
+        source = "memory-compressed-attention 0.0.7, MemoryCompressedAttention"
+        recorder.save(f"mca_{pattern.lower()}", source, run, 18, rows=rows, reason=reason)
 
 
 def make_flash() -> None:
     flash = package("flash_pytorch.flash_pytorch")
     rotary = package("rotary_embedding_torch").RotaryEmbedding
     for pattern in ("NS", "CS"):
-        causal = pattern == "CS"
+        common = {"dim": 8, "causal": pattern == "CS", "norm_klass": nn.Identity}
         quad = Recorder("flash_quad", pattern, 8, 1, query_key_dim=4, scale_length=9)
-        public = flash.GAU(dim=8, query_key_dim=4, causal=causal, add_residual=False, norm_klass=nn.Identity)
+        public = flash.GAU(query_key_dim=4, add_residual=False, **common)
         unit(quad, public, public.offsetscale)
         # It divides the bias by the length and multiplies it by the root of the width, not of the heads.
         put(public.rel_pos_bias.relative_attention_bias.weight, 9 * (4 / 8) ** 0.5 * quad.ours.position_bias)
-        quad.save(f"flash_quad_{pattern.lower()}", "FLASH-pytorch 0.1.9, GAU", public, quad.inputs(9))
+        quad.save(f"flash_quad_{pattern.lower()}", "FLASH-pytorch 0.1.9, GAU", public, 9)
         gau = Recorder("flash_gau", pattern, 8, 1, query_key_dim=6, group_size=4)
-        public = flash.FLASH(
-            dim=8,
-            query_key_dim=6,
-            group_size=4,
-            causal=causal,
-            norm_klass=nn.Identity,
-            rotary_pos_emb=rotary(dim=6),
-        )
+        public = flash.FLASH(query_key_dim=6, group_size=4, rotary_pos_emb=rotary(dim=6), **common)
         unit(gau, public, public.qk_offset_scale)
         put(public.rel_pos_bias.relative_attention_bias.weight, gau.ours.position_bias)
         source = "FLASH-pytorch 0.1.9, FLASH without its residual"
-        gau.save(f"flash_gau_{pattern.lower()}", source, lambda x, public=public: public(x) - x, gau.inputs(11))
+        gau.save(f"flash_gau_{pattern.lower()}", source, lambda x, public=public: public(x) - x, 11)
 
 
 def unit(recorder: Recorder, public: Any, offset: Any) -> None:
     ours = recorder.ours
-    put(public.to_hidden[0].weight, torch.cat([ours.v_proj.weight, ours.gate_proj.weight]))
-    put(public.to_hidden[0].bias, torch.cat([ours.v_proj.bias, ours.gate_proj.bias]))
+    recorder.put(public.to_hidden[0].weight, "v_proj.weight gate_proj.weight")
+    recorder.put(public.to_hidden[0].bias, "v_proj.bias gate_proj.bias")
     copy_linear(ours.z_proj, public.to_qk[0])
-    order = [0, 2, 1, 3][: len(ours.gamma)] if len(ours.gamma) == 4 else [0, 1]  # queries before keys there
+    order = [0, 2, 1, 3] if len(ours.gamma) == 4 else [0, 1]  # queries before keys there
     put(offset.gamma, ours.gamma[order])
     put(offset.beta, ours.beta[order])
     copy_linear(ours.out_proj, public.to_out[0] if isinstance(public.to_out, nn.Sequential) else public.to_out)
@@ -149,26 +135,19 @@ def unit(recorder: Recorder, public: Any, offset: Any) -> None:
 
 
 def make_routing() -> None:
-    recorder = Recorder("routing", "NS", 16, 2, num_clusters=4, window=11, local_heads=False)
-    ours = recorder.ours
+    recorder = Recorder("routing", "NS", num_clusters=4, window=11, local_heads=False)
     public = package("routing_transformer.routing_transformer")
     public.scatter_mean.__globals__["scatter_mean"] = exact_mean
     attention = public.KmeansAttention(4, 11, 2, 8).eval()
-    attention.kmeans.means.copy_(ours.centroids)
+    attention.kmeans.means.copy_(recorder.ours.centroids)
     attention.kmeans.initted.fill_(True)
 
-    def run(x: Tensor) -> Tensor:
-        q, k, v = (ours.split_heads(linear(x)) for linear in (ours.q_proj, ours.k_proj, ours.v_proj))
-        q, k = F.layer_norm(q, (8,)), F.layer_norm(k, (8,))
-        return ours.out_proj(ours.merge_heads(attention(q, k, v)[0]))
+    def core(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(F.layer_norm(q, (8,)), F.layer_norm(k, (8,)), v)[0]
 
-    recorder.save(
-        "routing",
-        "routing-transformer 1.6.1, KmeansAttention",
-        run,
-        recorder.inputs(41),
-        reason="its count of clusters per token without the added 1e-5; projections and layer norm are torch's",
-    )
+    reason = "its count of clusters per token without the added 1e-5; projections and layer norm are torch's"
+    source = "routing-transformer 1.6.1, KmeansAttention"
+    recorder.save("routing", source, recorder.around(core), 41, reason=reason)
 
 
 def exact_mean(src: Tensor, t: Tensor, index: Tensor, dim: int, _eps: float = 0.0) -> Tensor:
@@ -178,82 +157,49 @@ def exact_mean(src: Tensor, t: Tensor, index: Tensor, dim: int, _eps: float = 0.
 
 
 def make_sinkhorn() -> None:
-    recorder = Recorder("sinkhorn", "NS", 16, 2, block_size=6)
+    recorder = Recorder("sinkhorn", "NS", block_size=6)
     ours = recorder.ours
     public = package("sinkhorn_transformer.sinkhorn_transformer")
     ours.v_proj.load_state_dict(ours.k_proj.state_dict())
     attention = public.SinkhornAttention(6, 16, 8, 2, 42, non_permutative=False, sinkhorn_iter=8)
     names = vars(public)
     names["gumbel_sinkhorn"] = lambda r, steps, temperature: names["sinkhorn_sorting_operator"](r / temperature, steps)
-
-    class Signed:
-        """The scores themselves: its ReLU is left out."""
-
-        relu = staticmethod(lambda x: x)
-
-    names["F"] = Signed
-
-    def run(x: Tensor) -> Tensor:
-        q, k, v = (ours.split_heads(linear(x)) for linear in (ours.q_proj, ours.k_proj, ours.v_proj))
-        return ours.out_proj(ours.merge_heads(attention(q, k, v)))
-
-    recorder.save(
-        "sinkhorn",
-        "sinkhorn-transformer 0.11.4, SinkhornAttention",
-        run,
-        recorder.inputs(42),
-        reason="without Gumbel noise and ReLU of the scores; it makes sorted values of sorted keys: equal here",
-    )
+    names["F"] = SimpleNamespace(relu=lambda x: x)  # the scores themselves: its ReLU is left out
+    reason = "without Gumbel noise and ReLU of the scores; it makes sorted values of sorted keys: equal here"
+    source = "sinkhorn-transformer 0.11.4, SinkhornAttention"
+    recorder.save("sinkhorn", source, recorder.around(attention), 42, reason=reason)
 
 
 def make_reformer() -> None:
-    reformer("reformer_cs", "CS", num_buckets=2, chunk_size=36, rounds=3)
     # In several rounds it counts pairs whose chunks are in two rounds 0 times, and gives them e^20 times the weight.
-    reformer("reformer_ns", "NS", num_buckets=6, chunk_size=6, rounds=1)
+    for pattern, num_buckets, chunk_size, rounds in (("CS", 2, 36, 3), ("NS", 6, 6, 1)):
+        sizes = {"num_buckets": num_buckets, "chunk_size": chunk_size, "rounds": rounds}
+        recorder = Recorder("reformer", pattern, **sizes, key_norm="unit")
+        public = package("reformer_pytorch.reformer_pytorch").LSHAttention(
+            bucket_size=36 // num_buckets,
+            n_hashes=rounds,
+            causal=pattern == "CS",
+            allow_duplicate_attention=False,
+            attend_across_buckets=pattern == "NS",
+        )
 
+        def run(x: Tensor, public: Any = public, ours: Any = recorder.ours) -> Tensor:
+            q, v = ours.split_heads(ours.q_proj(x)), ours.split_heads(ours.v_proj(x))
+            outputs = []
+            for head in range(2):
+                rotations = ours.rotations[:, head].transpose(0, 1).unsqueeze(0).to(x.dtype)  # [1, E, R, 1]
+                drawn = torch.randn
+                torch.randn = lambda *_, rotations=rotations, **__: rotations  # type: ignore[assignment]
+                try:
+                    outputs.append(public(q[:, head], v[:, head])[0])
+                finally:
+                    torch.randn = drawn
+            return ours.out_proj(torch.cat(outputs, dim=-1))
 
-def reformer(file: str, pattern: str, *, num_buckets: int, chunk_size: int, rounds: int) -> None:
-    recorder = Recorder(
-        "reformer", pattern, 16, 2, num_buckets=num_buckets, chunk_size=chunk_size, rounds=rounds, key_norm="unit"
-    )
-    ours = recorder.ours
-    public = package("reformer_pytorch.reformer_pytorch").LSHAttention(
-        bucket_size=36 // num_buckets,
-        n_hashes=rounds,
-        causal=pattern == "CS",
-        allow_duplicate_attention=False,
-        attend_across_buckets=pattern == "NS",
-    )
-
-    def run(x: Tensor) -> Tensor:
-        q, v = ours.split_heads(ours.q_proj(x)), ours.split_heads(ours.v_proj(x))
-        outputs = []
-        for head in range(2):
-            rotations = ours.rotations[:, head].transpose(0, 1).unsqueeze(0).to(x.dtype)  # [1, E, R, 1]
-            drawn = torch.randn
-            torch.randn = lambda *_, rotations=rotations, **__: rotations  # type: ignore[assignment]
-            try:
-                outputs.append(public(q[:, head], v[:, head])[0])
-            finally:
-                torch.randn = drawn
-        return ours.out_proj(torch.cat(outputs, dim=-1))
-
-    recorder.save(
-        file,
-        "reformer-pytorch 1.4.4, LSHAttention",
-        run,
-        recorder.inputs(36, faint=None),
-        tolerance=1e-8,
-        reason="it adds 1e-9 to the number of rounds in which a pair meets; projections are torch's",
-    )
-
-
-def main(folder: Path) -> None:
-    sys.path.insert(0, str(folder))
-    with in_double():
-        for make in (make_linformer, make_axial, make_mca, make_flash, make_routing, make_sinkhorn, make_reformer):
-            make()
+        file, source = f"reformer_{pattern.lower()}", "reformer-pytorch 1.4.4, LSHAttention"
+        reason = "it adds 1e-9 to the number of rounds in which a pair meets; projections are torch's"
+        recorder.save(file, source, run, 36, faint=None, tolerance=1e-8, reason=reason)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    record_all(globals())

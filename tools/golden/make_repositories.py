@@ -5,182 +5,26 @@ FOLDER contains a checkout per repository, named OWNER+NAME; each function names
 
 from __future__ import annotations
 
+import math
 import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Optional, Union
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tools.golden.record import Recorder, load, put, record_all
+from tools.golden.record import Recorder, checkout, drawn, load, part, projected, put, record_all, save_start
+
+PROJECTIONS = "projections are torch's"
+
+# --- softmax attention with other scores -----------------------------------------------------------------------------
 
 
-def make_flowformer(folder: Path) -> None:
-    module = load(folder / "thuml+Flowformer" / "Flow_Attention.py")
-    for pattern, name, lengths in (
-        ("NS", "Flow_Attention", (9,)),
-        ("NC", "Flow_Attention", (7, 9)),
-        ("CS", "Flow_Attention_Causal", (9,)),
-    ):
-        recorder = Recorder("flowformer", pattern, 16, 2)
-        public = getattr(module, name)(16, 16, 16, 2).eval()
-        recorder.linears(
-            q_proj=public.query_projection,
-            k_proj=public.key_projection,
-            v_proj=public.value_projection,
-            out_proj=public.out_projection,
-        )
-
-        def run(x: Tensor, source: Tensor | None = None, public: Any = public) -> Tensor:
-            source = x if source is None else source
-            return public(x, source, source)
-
-        file = f"flowformer_{pattern.lower()}"
-        recorder.save(file, f"thuml/Flowformer 61f5d8c, {name}", run, recorder.inputs(*lengths))
-
-
-def make_xcit(folder: Path) -> None:
-    source = (folder / "facebookresearch+xcit" / "xcit.py").read_text()
-    start = source.index("class XCA(")
-    module: dict[str, Any] = {"torch": torch, "nn": nn}
-    exec(source[start : source.index("\nclass ", start)], module)
-    recorder = Recorder("xcit", "NS", 16, 2)
-    recorder.without_biases("q_proj", "k_proj", "v_proj")
-    public = module["XCA"](16, num_heads=2)
-    ours = recorder.ours
-    put(public.qkv.weight, torch.cat([ours.q_proj.weight, ours.k_proj.weight, ours.v_proj.weight]))
-    put(public.temperature, ours.temperature)
-    recorder.linears(out_proj=public.proj)
-    recorder.save("xcit", "facebookresearch/xcit 82f5291, XCA", public, recorder.inputs(9))
-
-
-def make_efficient(folder: Path) -> None:
-    module = load(folder / "cmsflash+efficient-attention" / "efficient_attention.py")
-    recorder = Recorder("efficient", "NS", 16, 2)
-    public = module.EfficientAttention(16, 16, 2, 16)
-    recorder.linears(q_proj=public.queries, k_proj=public.keys, v_proj=public.values, out_proj=public.reprojection)
-
-    def run(x: Tensor) -> Tensor:
-        image = x.mT.unflatten(2, (3, 3))
-        return (public(image) - image).flatten(2).mT
-
-    source = "cmsflash/efficient-attention 46a5f9e, EfficientAttention on a 3 x 3 grid, less its residual"
-    recorder.save("efficient", source, run, recorder.inputs(9))
-
-
-def make_differential(folder: Path) -> None:
-    root = folder / "microsoft+unilm" / "Diff-Transformer"
-    norm = load(root / "rms_norm.py")
-    module = load(
-        root / "multihead_diffattn.py",
-        kernel__rotary=SimpleNamespace(apply_rotary_emb=lambda x, *_, **__: x),
-        flash_attn=SimpleNamespace(flash_attn_func=None),
-        rms_norm=norm,
-    )
-    for index in (0, 3):
-        recorder = Recorder("differential", "CS", 16, 4, layer=(index, 4))
-        recorder.without_biases()
-        public = module.MultiheadDiffAttn(16, index, 2)
-        ours = recorder.ours
-        recorder.linears(q_proj=public.q_proj, k_proj=public.k_proj, v_proj=public.v_proj, out_proj=public.out_proj)
-        for i, (q, k) in enumerate(((public.lambda_q1, public.lambda_k1), (public.lambda_q2, public.lambda_k2))):
-            put(q, ours.lambdas[0, i])
-            put(k, ours.lambdas[1, i])
-        put(public.subln.weight, ours.norm.weight)
-        recorder.save(
-            f"differential_layer{index}",
-            "microsoft/unilm 768a3c8, MultiheadDiffAttn without rotary positions",
-            lambda x, public=public: public(x, ()),
-            recorder.inputs(9),
-        )
-
-
-def make_dpfp(folder: Path) -> None:
-    source = (folder / "IDSIA+lmtool-fwp" / "src" / "model_main.py").read_text()
-    start = source.index("class DPFPMultiHeadAttn")
-    text = source[start : source.index("\nclass ", start)]
-    assert "eps = 1e-5" in text
-    module: dict[str, Any] = {"torch": torch, "nn": nn, "F": F}
-    exec(text.replace("eps = 1e-5", "eps = 0.0"), module)
-    for nu in (1, 3):
-        recorder = Recorder("dpfp", "NS", 16, 2, nu=nu)
-        recorder.without_biases()
-        ours = recorder.ours
-        public = module["DPFPMultiHeadAttn"](2, 16, 8, 0.0, pre_lnorm=True, n_roll=nu).eval()
-        public.layer_norm = nn.Identity()
-        put(public.q_net.weight, ours.q_proj.weight)
-        put(public.kv_net.weight, torch.cat([ours.k_proj.weight, ours.v_proj.weight]))
-        put(public.o_net.weight, ours.out_proj.weight)
-        recorder.save(
-            f"dpfp_nu{nu}",
-            "IDSIA/lmtool-fwp 0159201, DPFPMultiHeadAttn",
-            lambda x, public=public: (public(x.transpose(0, 1)) - x.transpose(0, 1)).transpose(0, 1),
-            recorder.inputs(13, faint=None),
-            reason="its epsilon of 1e-5 after the factor 1/sqrt(E), which decides the first numbers, is set to 0",
-        )
-
-
-def make_moba(folder: Path) -> None:
-    module = load(folder / "MoonshotAI+MoBA" / "moba" / "moba_naive.py")
-    recorder = Recorder("moba", "CS", 16, 2, block_size=4, top_k=3)
-    ours = recorder.ours
-
-    def run(x: Tensor) -> Tensor:
-        rows = []
-        for row in x:
-            q, k, v = (linear(row).unflatten(-1, (2, 8)) for linear in (ours.q_proj, ours.k_proj, ours.v_proj))
-            ends = torch.tensor([0, len(row)])
-            rows.append(module.moba_attn_varlen_naive(q, k, v, ends, len(row), 4, 3).flatten(1))
-        return ours.out_proj(torch.stack(rows))
-
-    source = "MoonshotAI/MoBA 61e456b, moba_attn_varlen_naive"
-    recorder.save("moba", source, run, recorder.inputs(23), reason="projections are torch's")
-
-
-def make_synthesizer(folder: Path) -> None:
-    root = folder / "leaderj1001+Synthesizer-Rethinking-Self-Attention-Transformer-Models"
-    module = load(root / "synthesizer.py", {"import torchvision\n": ""})
-    source = "leaderj1001/Synthesizer-Rethinking-Self-Attention-Transformer-Models 3ee5829, "
-    recorder = Recorder("synthesizer", "NS", 12, 1, max_length=12)
-    recorder.identity()
-    public = module.SynthesizerDense(12, 12)
-    recorder.linears(q_proj=public.dense[0], v_proj=public.value_fc)
-    put(public.dense[2].weight, recorder.ours.scores.mT)
-    put(public.dense[2].bias, torch.zeros(12))
-    recorder.save(
-        "synthesizer_dense",
-        source + "SynthesizerDense, one head",
-        lambda x: public(x)[0],
-        recorder.inputs(12),
-        reason="its second layer has a bias, zero here",
-    )
-    recorder = Recorder("synthesizer", "NS", 12, 1, max_length=12, config_variant="random_plus")
-    recorder.identity()
-    mixture = module.MixtureSynthesizers(12, 12)
-    recorder.linears(q_proj=mixture.query_fc, k_proj=mixture.key_fc, v_proj=mixture.value_fc)
-    with torch.no_grad():
-        for parameter in mixture.query_fc.parameters():
-            parameter.mul_(12**-0.5)
-    put(mixture.attention, recorder.ours.scores)
-    recorder.save(
-        "synthesizer_random_plus",
-        source + "MixtureSynthesizers, one head",
-        lambda x: mixture(x)[0],
-        recorder.inputs(12),
-        reason="it does not divide products by sqrt(E): its queries are",
-    )
-
-
-def make_luong(folder: Path) -> None:
-    module = load(
-        folder / "OpenNMT+OpenNMT-py" / "onmt" / "modules" / "global_attention.py",
-        {
-            "from onmt.modules.sparse_activations import sparsemax": "",
-            "from onmt.utils.misc import sequence_mask": "",
-        },
-    )
+def make_luong() -> None:
+    absent = ("from onmt.modules.sparse_activations import sparsemax", "from onmt.utils.misc import sequence_mask")
+    path = checkout("OpenNMT/OpenNMT-py") / "onmt" / "modules" / "global_attention.py"
+    module = load(path, dict.fromkeys(absent, ""))
     for score in ("dot", "general", "concat"):
         recorder = Recorder("luong", "NC", 12, 1, score=score)
         ours = recorder.ours
@@ -196,30 +40,82 @@ def make_luong(folder: Path) -> None:
         def run(x: Tensor, source: Tensor, public: Any = public, ours: Any = ours) -> Tensor:
             return ours.out_proj(public(ours.q_proj(x), ours.k_proj(source))[1] @ ours.v_proj(source))
 
-        recorder.save(
-            f"luong_{score}",
-            "OpenNMT/OpenNMT-py 97111d9, GlobalAttention",
-            run,
-            recorder.inputs(7, 9),
-            reason="its weights, times the values; projections are torch's",
-        )
+        reason = "its weights, times the values; projections are torch's"
+        recorder.save(f"luong_{score}", "OpenNMT/OpenNMT-py 97111d9, GlobalAttention", run, 7, 9, reason=reason)
 
 
-def make_transformer_xl(folder: Path) -> None:
+def make_differential() -> None:
+    root = checkout("microsoft/unilm") / "Diff-Transformer"
     module = load(
-        folder / "kimiyoung+transformer-xl" / "pytorch" / "mem_transformer.py",
-        {
-            "from proj_adaptive_softmax import ProjectedAdaptiveLogSoftmax": "",
-            "from log_uniform_sampler import LogUniformSampler, sample_logits": "",
-        },
+        root / "multihead_diffattn.py",
+        kernel__rotary=SimpleNamespace(apply_rotary_emb=lambda x, *_, **__: x),
+        flash_attn=SimpleNamespace(flash_attn_func=None),
+        rms_norm=load(root / "rms_norm.py"),
     )
+    for index in (0, 3):
+        recorder = Recorder("differential", "CS", 16, 4, layer=(index, 4))
+        recorder.without_biases()
+        public = module.MultiheadDiffAttn(16, index, 2)
+        recorder.copy(public, "q_proj k_proj v_proj out_proj norm.weight=subln.weight")
+        for i, (q, k) in enumerate(((public.lambda_q1, public.lambda_k1), (public.lambda_q2, public.lambda_k2))):
+            put(q, recorder.ours.lambdas[0, i])
+            put(k, recorder.ours.lambdas[1, i])
+        source = "microsoft/unilm 768a3c8, MultiheadDiffAttn without rotary positions"
+        recorder.save(f"differential_layer{index}", source, lambda x, public=public: public(x, ()), 9)
+
+
+def make_synthesizer() -> None:
+    name = "leaderj1001/Synthesizer-Rethinking-Self-Attention-Transformer-Models"
+    module = load(checkout(name) / "synthesizer.py", {"import torchvision\n": ""})
+    recorder = Recorder("synthesizer", "NS", 12, 1, max_length=12)
+    recorder.identity()
+    public = module.SynthesizerDense(12, 12)
+    recorder.copy(public, "q_proj=dense.0 v_proj=value_fc")
+    put(public.dense[2].weight, recorder.ours.scores.mT)
+    put(public.dense[2].bias, torch.zeros(12))
+    reason = "its second layer has a bias, zero here"
+    recorder.save("synthesizer_dense", f"{name} 3ee5829, SynthesizerDense, one head", public, 12, reason=reason)
+    recorder = Recorder("synthesizer", "NS", 12, 1, max_length=12, variant="random_plus")
+    recorder.identity()
+    mixture = module.MixtureSynthesizers(12, 12)
+    recorder.copy(mixture, "q_proj=query_fc k_proj=key_fc v_proj=value_fc scores=attention")
+    with torch.no_grad():
+        for parameter in mixture.query_fc.parameters():
+            parameter.mul_(12**-0.5)
+    source = f"{name} 3ee5829, MixtureSynthesizers, one head"
+    reason = "it does not divide products by sqrt(E): its queries are"
+    recorder.save("synthesizer_random_plus", source, mixture, 12, reason=reason)
+
+
+def make_sigmoid() -> None:
+    root = checkout("apple/ml-sigmoid-attention") / "attention_simulator" / "src" / "attention_simulator" / "layers"
+    module = load(
+        root / "attention.py",
+        attention_simulator=SimpleNamespace(),
+        attention_simulator__layers=SimpleNamespace(),
+        attention_simulator__layers__position_embedding=SimpleNamespace(alibi=None, apply_rotary_emb=None),
+    )
+    recorder = Recorder("sigmoid", "NS")
+    public = module.Attention(16, torch.sigmoid, num_heads=2, bias=True, attn_bias=-math.log(13))
+    recorder.put(public.qkv.weight, "q_proj.weight k_proj.weight v_proj.weight")
+    recorder.put(public.qkv.bias, "q_proj.bias k_proj.bias v_proj.bias")
+    recorder.copy(public, "out_proj=proj")
+    source = "apple/ml-sigmoid-attention 9273b49, Attention with a bias of -ln n"
+    recorder.save("sigmoid", source, lambda x: public(x)["attn_proj"], 13)
+
+
+def make_transformer_xl() -> None:
+    absent = ("from proj_adaptive_softmax import ProjectedAdaptiveLogSoftmax",)
+    absent += ("from log_uniform_sampler import LogUniformSampler, sample_logits",)
+    path = checkout("kimiyoung/transformer-xl") / "pytorch" / "mem_transformer.py"
+    module = load(path, dict.fromkeys(absent, ""))
     segment, memory = 5, 7
-    recorder = Recorder("transformer_xl", "CS", 16, 2, segment=segment, memory=memory)
+    recorder = Recorder("transformer_xl", "CS", segment=segment, memory=memory)
     ours = recorder.ours
     public = module.RelPartialLearnableMultiHeadAttn(2, 16, 8, 0.0, pre_lnorm=True)
     public.layer_norm = nn.Identity()
-    put(public.qkv_net.weight, torch.cat([ours.q_proj.weight, ours.k_proj.weight, ours.v_proj.weight]))
-    recorder.linears(out_proj=public.o_net, position_proj=public.r_net)
+    recorder.put(public.qkv_net.weight, "q_proj.weight k_proj.weight v_proj.weight")
+    recorder.copy(public, "out_proj=o_net position_proj=r_net")
     positions = module.PositionalEmbedding(16)
 
     def run(x: Tensor) -> Tensor:
@@ -234,55 +130,412 @@ def make_transformer_xl(folder: Path) -> None:
         return torch.cat(outputs).transpose(0, 1)
 
     source = "kimiyoung/transformer-xl 44781ed, RelPartialLearnableMultiHeadAttn, segment by segment"
-    recorder.save("transformer_xl_cs", source, run, recorder.inputs(23))
+    recorder.save("transformer_xl_cs", source, run, 23)
 
 
-def make_adaptive_span(folder: Path) -> None:
-    root = folder / "facebookresearch+adaptive-span"
+def make_adaptive_span() -> None:
+    root = checkout("facebookresearch/adaptive-span")
     load(root / "adaptive_span.py", {"1e-8": "0.0"})
     sys.modules["adaptive_span"] = sys.modules["public_adaptive_span"]
-    module = load(
-        root / "models.py",
-        {
-            "from persistent_memory import PersistentMemory": "",
-            "from adaptive_io import build_adaptive_io, compute_dummy_loss": "",
-        },
-    )
+    absent = ("from persistent_memory import PersistentMemory",)
+    absent += ("from adaptive_io import build_adaptive_io, compute_dummy_loss",)
+    module = load(root / "models.py", dict.fromkeys(absent, ""))
     size, ramp = 16, 3
-    recorder = Recorder("adaptive_span", "CS", 16, 2, max_span=size, ramp=ramp, include_self=False, perturbation=0.1)
+    recorder = Recorder("adaptive_span", "CS", max_span=size, ramp=ramp, include_self=False, perturbation=0.1)
     ours = recorder.ours
     put(ours.reach, torch.tensor([0.45, 0.7]))
-    public = module.SeqAttention(
-        8,
-        2,
-        size,
-        0.0,
-        {
-            "adapt_span_enabled": True,
-            "adapt_span_loss": 0.0,
-            "adapt_span_ramp": ramp,
-            "adapt_span_init": 0.0,
-            "adapt_span_cache": False,
-        },
-        {"pers_mem_size": 0},
-    )
+    span = {"enabled": True, "loss": 0.0, "ramp": ramp, "init": 0.0, "cache": False}
+    options = {f"adapt_span_{name}": value for name, value in span.items()}
+    public = module.SeqAttention(8, 2, size, 0.0, options, {"pers_mem_size": 0})
     put(public.adaptive_span._mask.current_val, ours.reach - (ramp + 1) / size)
     positions = F.pad(ours.position[1:], (0, 0, 0, 1)).flip(0).mT.unsqueeze(0)
 
-    def run(x: Tensor) -> Tensor:
-        q, k, v = (ours.split_heads(linear(x)).flatten(0, 1) for linear in (ours.q_proj, ours.k_proj, ours.v_proj))
-        k, v = (F.pad(y, (0, 0, size, 0)) for y in (k, v))
-        heads = public(q, k, v, positions).unflatten(0, (len(x), 2))
-        return ours.out_proj(ours.merge_heads(heads))
+    def core(*heads: Tensor) -> Tensor:
+        q, k, v = (x.flatten(0, 1) for x in heads)
+        k, v = (F.pad(x, (0, 0, size, 0)) for x in (k, v))
+        return public(q, k, v, positions).unflatten(0, (-1, 2))
 
-    recorder.save(
-        "adaptive_span",
-        "facebookresearch/adaptive-span 27b815f, SeqAttention after a cache of zeros",
-        run,
-        recorder.inputs(25),
-        rows=(13, None),
-        reason="its 1e-8 beside the sum of weights set to 0, its span one token shorter; rows beyond the zeros",
+    source = "facebookresearch/adaptive-span 27b815f, SeqAttention after a cache of zeros"
+    reason = "its 1e-8 beside the sum of weights set to 0, its span one token shorter; rows beyond the zeros"
+    recorder.save("adaptive_span", source, recorder.around(core), 25, rows=(13, None), reason=reason)
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def make_linear() -> None:
+    root = checkout("idiap/fast-transformers") / "fast_transformers"
+    features = load(root / "feature_maps" / "base.py")
+    found = part(
+        root / "attention" / "linear_attention.py",
+        "class LinearAttention",
+        "\n# Register",
+        Module=nn.Module,
+        EventDispatcher=SimpleNamespace(get=lambda _: None),
     )
+    elu = features.ActivationFunctionFeatureMap.factory(lambda x: F.elu(x) + 1)
+    for pattern, lengths in (("NS", (13,)), ("NC", (7, 13))):
+        recorder = Recorder("linear", pattern)
+        public = found["LinearAttention"](8, feature_map=elu, eps=0.0)
+
+        def core(q: Tensor, k: Tensor, v: Tensor, public: Any = public) -> Tensor:
+            count = SimpleNamespace(float_matrix=torch.ones(k.shape[:2]))
+            return public(q, k, v, SimpleNamespace(all_ones=True), None, count)
+
+        run, reason = recorder.around(core, tokens_first=True), "with eps of 0; projections are torch's"
+        source = "idiap/fast-transformers 2ad36b9, LinearAttention"
+        recorder.save(f"linear_{pattern.lower()}", source, run, *lengths, reason=reason)
+
+
+def make_flowformer() -> None:
+    module = load(checkout("thuml/Flowformer") / "Flow_Attention.py")
+    for pattern, name, lengths in (
+        ("NS", "Flow_Attention", (9,)),
+        ("NC", "Flow_Attention", (7, 9)),
+        ("CS", "Flow_Attention_Causal", (9,)),
+    ):
+        recorder = Recorder("flowformer", pattern)
+        public = getattr(module, name)(16, 16, 16, 2).eval()
+        recorder.copy(public, "q_proj=query_projection k_proj=key_projection")
+        recorder.copy(public, "v_proj=value_projection out_proj=out_projection")
+        file = f"flowformer_{pattern.lower()}"
+        recorder.save(file, f"thuml/Flowformer 61f5d8c, {name}", projected(public), *lengths)
+
+
+def make_efficient() -> None:
+    module = load(checkout("cmsflash/efficient-attention") / "efficient_attention.py")
+    recorder = Recorder("efficient", "NS")
+    public = module.EfficientAttention(16, 16, 2, 16)
+    recorder.copy(public, "q_proj=queries k_proj=keys v_proj=values out_proj=reprojection")
+
+    def run(x: Tensor) -> Tensor:
+        image = x.mT.unflatten(2, (3, 3))
+        return (public(image) - image).flatten(2).mT
+
+    source = "cmsflash/efficient-attention 46a5f9e, EfficientAttention on a 3 x 3 grid, less its residual"
+    recorder.save("efficient", source, run, 9)
+
+
+def make_xcit() -> None:
+    xca = part(checkout("facebookresearch/xcit") / "xcit.py", "class XCA(", "\nclass ")["XCA"]
+    recorder = Recorder("xcit", "NS")
+    recorder.without_biases("q_proj", "k_proj", "v_proj")
+    public = xca(16, num_heads=2)
+    recorder.put(public.qkv.weight, "q_proj.weight k_proj.weight v_proj.weight")
+    recorder.copy(public, "temperature out_proj=proj")
+    recorder.save("xcit", "facebookresearch/xcit 82f5291, XCA", public, 9)
+
+
+def make_dpfp() -> None:
+    path = checkout("IDSIA/lmtool-fwp") / "src" / "model_main.py"
+    changes = {"eps = 1e-5": "eps = 0.0"}
+    layer = part(path, "class DPFPMultiHeadAttn", "\nclass ", changes)["DPFPMultiHeadAttn"]
+    for nu in (1, 3):
+        recorder = Recorder("dpfp", "NS", nu=nu)
+        recorder.without_biases()
+        public = layer(2, 16, 8, 0.0, pre_lnorm=True, n_roll=nu).eval()
+        public.layer_norm = nn.Identity()
+        recorder.copy(public, "q_proj=q_net out_proj=o_net")
+        recorder.put(public.kv_net.weight, "k_proj.weight v_proj.weight")
+        run = lambda x, public=public: (public(x.transpose(0, 1)) - x.transpose(0, 1)).transpose(0, 1)  # noqa: E731
+        reason = "its epsilon of 1e-5 after the factor 1/sqrt(E), which decides the first numbers, is set to 0"
+        source = "IDSIA/lmtool-fwp 0159201, DPFPMultiHeadAttn"
+        recorder.save(f"dpfp_nu{nu}", source, run, 13, faint=None, reason=reason)
+
+
+def make_kernelized() -> None:
+    dense = load(checkout("pkuzengqi/Skyformer") / "src" / "models" / "attention.py")
+    recorder = Recorder("kernelized", "NS")
+    public = dense.SoftmaxAttention_RBF({"attention_dropout": 0.0, "head_dim": 8})
+    run = recorder.around(lambda q, k, v: public(q, k, v, torch.ones(len(q), q.shape[2])))
+    recorder.save("kernelized", "pkuzengqi/Skyformer 1a677cb, SoftmaxAttention_RBF", run, 9)
+
+
+def make_skyformer() -> None:
+    recorder = Recorder("skyformer", "NS", 32, 1, num_landmarks=6)
+    changes = {
+        "from models.attention import SoftmaxAttention as SelfAttention": "",
+        "from config import Config": "",
+        "iterative_inv(STAS, 6)": "iterative_inv(STAS, 40)",
+    }
+    module = load(checkout("pkuzengqi/Skyformer") / "src" / "models" / "attention_skyformer.py", changes)
+    config = {"device": "cpu", "max_seq_len": 9, "accumulation": 1, "sampling_factor": 1, "nb_features": 6}
+    config |= {"head_dim": 32, "sketched_kernel": "kernel_RS_RBF", "no_projection": False}
+    public = module.Skyformer(config)
+    index = (recorder.ours.places * 9).long()
+    chosen = torch.cat([index[:3], index[3:] + 9]).view(1, 1, 6)
+    public.uniform_sketching = lambda *_: (chosen.expand(2, -1, -1), torch.ones(2, 1, 6))
+    run = recorder.around(lambda q, k, v: public(q, k, v, torch.ones(len(q), q.shape[2])))
+    reason = "40 steps of its iteration for the inverse instead of 6; its scale is right for heads of 32 alone"
+    recorder.save("skyformer", "pkuzengqi/Skyformer 1a677cb, Skyformer", run, 9, reason=reason)
+
+
+def make_soft() -> None:
+    def kernel(q: Tensor, k: Tensor) -> Tensor:
+        return (q.unsqueeze(-2) - k.mT.unsqueeze(-3)).square().sum(dim=-1)
+
+    def inverse(matrix: Tensor, _steps: int) -> Tensor:
+        return torch.linalg.inv(matrix + 0.01 * torch.eye(matrix.shape[-1]))
+
+    module = part(
+        checkout("fudan-zvg/SOFT") / "models" / "softmax_free_transformer.py",
+        "class SoftmaxFreeAttentionKernel",
+        "\nclass SoftmaxFreeTransformer",
+        subtraction_gaussian_kernel=kernel,
+        newton_inverse_kernel=inverse,
+    )
+    recorder = Recorder("soft", "NS", num_landmarks=3, conv_kernel_size=None)
+    ours = recorder.ours
+    public = module["SoftmaxFreeAttention"](16, 2, 2, 0).eval()
+    recorder.copy(public, "q_proj=W_q v_proj=W_v out_proj=ff landmark_norm=attn.Qnorm_act.0")
+    weight = ours.landmark_map.weight[:, :, None, None].expand(-1, -1, 2, 2).contiguous() / 4
+    put(public.attn.Qlandmark_op.weight, weight)
+    order = torch.tensor([0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11])  # groups of 2 x 2 of a grid 2 x 6 after another
+    back = torch.argsort(order)
+    source = "fudan-zvg/SOFT d3febc3, SoftmaxFreeAttention on a grid of 2 x 6"
+    reason = "its convolution takes means of four tokens; its CUDA kernels (distances, inverse) by their formula"
+    recorder.save("soft", source, lambda x: public(x[:, back], 2, 6)[:, order], 12, reason=reason)
+
+
+# --- landmarks and compressed keys -----------------------------------------------------------------------------------
+
+
+def make_set_transformer() -> None:
+    module = load(checkout("juho-lee/set_transformer") / "modules.py", {"math.sqrt(self.dim_V)": "8**0.5"})
+    recorder = Recorder("set_transformer", "NS", num_inducing=3)
+    recorder.identity()
+    public = module.ISAB(16, 16, 2, 3)
+    inner, outer = public.mab0, public.mab1
+    put(public.I, recorder.ours.inducing.transpose(0, 1).flatten(1))
+    put(inner.fc_q.weight, torch.eye(16))
+    put(inner.fc_q.bias, torch.zeros(16))
+    recorder.copy(inner, "k_proj=fc_k v_proj=fc_v slot_layer=fc_o")
+    recorder.copy(outer, "q_proj=fc_q slot_k=fc_k slot_v=fc_v")
+    for parameter in outer.fc_o.parameters():
+        put(parameter, torch.zeros_like(parameter))
+    source = "juho-lee/set_transformer 73432c6, ISAB"
+    reason = "divided by sqrt(E) instead of sqrt(D), without the outer block's residual and feed-forward layer"
+    recorder.save("set_transformer", source, lambda x: public(x) - outer.fc_q(x), 9, reason=reason)
+
+
+def luna() -> dict[str, Any]:
+    path = checkout("XuezheMax/fairseq-apollo") / "fairseq" / "modules" / "luna_attention.py"
+    names = {"Dict": dict, "Optional": Optional, "Tuple": tuple, "Union": Union, "Tensor": Tensor}
+    names |= {"with_incremental_state": lambda cls: cls, "quant_noise": lambda layer, *_: layer}
+    names["FairseqDropout"] = lambda *_, **__: nn.Identity()
+    names["utils"] = SimpleNamespace(softmax=lambda x, dim, **_: x.softmax(dim=dim))
+    return part(path, "class LunarMultiheadAttention", None, **names)
+
+
+LUNA = "XuezheMax/fairseq-apollo 3644d20, "
+
+
+def make_luna() -> None:
+    recorders = {pattern: Recorder("luna", pattern, num_landmarks=3) for pattern in ("NC", "CS")}
+    module = luna()
+    public = module["LunarMultiheadAttention"](16, 2, 2)
+    recorders["NC"].copy(public, "slots_q=pq_proj q_proj out_proj k_proj=pc_proj slots_k=c_proj")
+
+    def slots(pattern: str, x: Tensor) -> Tensor:
+        return recorders[pattern].ours.slots.unsqueeze(1).expand(-1, len(x), -1)
+
+    def run(x: Tensor, source: Tensor) -> Tensor:
+        return public(x.transpose(0, 1), slots("NC", x), source.transpose(0, 1))[0].transpose(0, 1)
+
+    recorders["NC"].save("luna_nc", LUNA + "LunarMultiheadAttention with P of ours", run, 7, 9)
+    causal = module["LunarCausalAttention"](16, 2)
+    recorders["CS"].copy(causal, "slots_q=pq_proj q_proj out_proj pack_k=pc_proj k_proj=c_proj")
+    run_causal = lambda x: causal(x.transpose(0, 1), slots("CS", x))[0].transpose(0, 1)  # noqa: E731
+    recorders["CS"].save("luna_cs", LUNA + "LunarCausalAttention with P of ours", run_causal, 9)
+
+
+def make_start_of_luna() -> None:
+    modules = [luna()["LunarMultiheadAttention"](16, 2, 2) for _ in range(32)]
+    names = "slots_q.weight=pq_proj.weight q_proj.weight k_proj.weight=pc_proj.weight slots_k.weight=c_proj.weight "
+    found = drawn(modules, names + "out_proj.weight")
+    save_start("luna_start", LUNA + "LunarMultiheadAttention", "luna", "NC", 16, 2, found)
+
+
+def make_nsa() -> None:
+    name = "XunhaoLai/native-sparse-attention-triton"
+    root = checkout(name) / "native_sparse_attention" / "ops" / "torch"
+    compressed = load(root / "compressed_attention.py").compressed_attention_torch
+    sparse = load(root / "topk_sparse_attention.py").topk_sparse_attention_torch
+    sizes = {"block_size": 4, "num_blocks": 4, "window_size": 5, "compress_size": 4, "compress_stride": 2}
+    for file, options in (("nsa", {}), ("nsa_means", {"compression": "mean", "separate_kv": False})):
+        recorder = Recorder("nsa", "CS", 16, 4, num_kv_heads=2, **sizes, **options)
+        ours = recorder.ours
+
+        def run(x: Tensor, ours: Any = ours) -> Tensor:
+            rows = []
+            for row in x:
+                n = len(row)
+                ends = torch.tensor([0, n])
+                q, k, v = (linear(row).unflatten(-1, (-1, 4)) for linear in (ours.q_proj, ours.k_proj, ours.v_proj))
+                keys, values = ((y.chunk(3, dim=1) if ours.separate_kv else (y,) * 3) for y in (k, v))
+                slots = []
+                for y, mlp in ((keys[0], ours.compress_k), (values[0], ours.compress_v)):
+                    blocks = y.unfold(0, 4, 2).permute(1, 0, 3, 2)  # [H, J, l, E]
+                    block = blocks.mean(dim=2)
+                    if mlp is not None:
+                        block = mlp.output(mlp.hidden((blocks + mlp.positions).flatten(2)).relu())
+                    slots.append(block.transpose(0, 1))
+                count = torch.tensor([0, len(slots[0])])
+                first, chosen = compressed(q, *slots, 4, 2, 4, 4, ends, count, n, len(slots[0]))
+                second = sparse(q, keys[1], values[1], chosen.long(), 4, ends)
+                near = torch.ones(n, n, dtype=torch.bool).tril().triu(-4)
+                heads = (y.transpose(0, 1) for y in (q, keys[2], values[2]))
+                third = F.scaled_dot_product_attention(*heads, near, enable_gqa=True).transpose(0, 1)
+                gates = ours.gate(row).sigmoid().unflatten(-1, (-1, 3))
+                parts = (first, second, third)
+                rows.append(sum(g * y for g, y in zip(gates.split(1, dim=-1), parts, strict=True)).flatten(1))
+            return ours.out_proj(torch.stack(rows))
+
+        source = f"{name} 9bea856, compressed_attention_torch, topk_sparse_attention_torch"
+        reason = "projections, the MLP of a block, the window and the gates are torch's"
+        recorder.save(file, source, run, 32, batch=1, reason=reason)
+
+
+def make_yoso() -> None:
+    encoders = checkout("mlpen/YOSO") / "encoders" / "backbones" / "efficient_attentions"
+    hashing = part(encoders / "yoso" / "yoso_v1" / "yoso.py", "def hashing", "\nclass ")["hashing"]
+    recorder = Recorder("yoso", "NS", num_hashes=5, hash_length=3)
+
+    def core(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+        outputs = []
+        for head in range(2):
+            planes = recorder.ours.hyperplanes[head].transpose(0, 1).flatten(1)  # [E, m tau]
+            drawn = torch.randn
+            torch.randn = lambda *_, planes=planes, **__: planes  # type: ignore[assignment]
+            try:
+                codes = hashing(q[:, head], k[:, head], 5, 3)
+            finally:
+                torch.randn = drawn
+            same = (codes[0].unsqueeze(2) == codes[1].unsqueeze(1)).to(q.dtype).mean(dim=-1)
+            outputs.append(F.normalize(same @ v[:, head], dim=-1))
+        return torch.stack(outputs, dim=1)
+
+    reason = "its tables of values, which need a GPU, are sums over pairs with equal codes; the gradient is estimated"
+    run, options = recorder.around(core), {"faint": None, "gradients": False, "reason": reason}
+    recorder.save("yoso", "mlpen/YOSO 6000487, yoso_v1.hashing", run, 9, **options)
+
+
+# --- fixed patterns --------------------------------------------------------------------------------------------------
+
+
+def make_moba() -> None:
+    naive = load(checkout("MoonshotAI/MoBA") / "moba" / "moba_naive.py").moba_attn_varlen_naive
+    recorder = Recorder("moba", "CS", block_size=4, top_k=3)
+
+    def core(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        n = q.shape[1]
+        return torch.stack([naive(*row, torch.tensor([0, n]), n, 4, 3) for row in zip(q, k, v, strict=True)])
+
+    source, run = "MoonshotAI/MoBA 61e456b, moba_attn_varlen_naive", recorder.around(core, tokens_first=True)
+    recorder.save("moba", source, run, 23, reason=PROJECTIONS)
+
+
+def make_scatterbrain() -> None:
+    root = checkout("HazyResearch/fly") / "src" / "models" / "attention"
+    features = load(
+        root / "feature_maps_sb.py",
+        src__models__attention__projection_utils=SimpleNamespace(gaussian_orthogonal_random_matrix=None),
+    )
+    utilities = load(root / "scatterbrain_utils.py")
+
+    def near(x: Tensor, context: int) -> tuple[Tensor, Tensor]:
+        place = torch.arange(x.shape[2])[:, None] - context // 2 + torch.arange(context)
+        inside = (place >= 0) & (place < x.shape[2])
+        return x[:, :, place.clamp(0, x.shape[2] - 1)], inside
+
+    def products(q: Tensor, k: Tensor, _mask: Tensor, _lengths: Tensor, context: int) -> Tensor:
+        keys, inside = near(k, context)
+        return torch.einsum("bhte,bhtje->bhtj", q, keys).masked_fill(~inside, -1e24)
+
+    def average(weights: Tensor, v: Tensor) -> Tensor:
+        values, inside = near(v, weights.shape[-1])
+        return torch.einsum("bhtj,bhtjd->bhtd", weights * inside, values)
+
+    module = load(
+        root / "sblocal_attention.py",
+        fast_transformers=SimpleNamespace(),
+        fast_transformers__local_product=SimpleNamespace(local_dot_product=products, local_weighted_average=average),
+        src__models__modules__masking=SimpleNamespace(FullMask=None, LengthMask=None),
+        src__models__attention__feature_maps_sb=features,
+        src__models__attention__scatterbrain_utils=utilities,
+    )
+    recorder = Recorder("scatterbrain", "NS", window=5, num_features=12)
+    ours = recorder.ours
+    ours.weights[1] = ours.weights[0]  # its heads share one matrix
+    public = module.SBLocalAttention(11, 8, nb_features=12).eval()
+    public.feature_map.new_feature_map = lambda _: None
+    public.feature_map.projection_matrix = ours.weights[0, :6]
+
+    run = recorder.around(lambda q, k, v: public(q, k, v)[0], tokens_first=True)
+    reason = "local products of fast_transformers by torch; projections are torch's"
+    recorder.save("scatterbrain", "HazyResearch/fly 6b73449, SBLocalAttention", run, 23, reason=reason)
+
+
+def make_sparse_transformer() -> None:
+    """TensorFlow's functions that the dense form calls, by torch."""
+    tensorflow = SimpleNamespace(
+        matrix_band_part=lambda x, low, _high: x.tril() if low < 0 else x.tril() - x.tril(-int(low) - 1),
+        ones=torch.ones,
+        zeros=lambda shape, dtype=None: torch.zeros(shape, dtype=dtype),
+        minimum=min,
+        range=lambda n, dtype=None: torch.arange(n, dtype=dtype),
+        reshape=lambda x, shape: x.reshape(shape),
+        transpose=lambda x, order=None: x.permute(order) if order else x.mT,
+        equal=lambda x, y: x == y,
+        floormod=lambda x, y: x % y,
+        logical_and=lambda x, y: x & y,
+        cast=lambda x, dtype: x.to(dtype),
+        to_float=lambda x: x.double(),
+        matmul=lambda x, y, transpose_b=False: x @ (y.mT if transpose_b else y),
+        nn=SimpleNamespace(softmax=lambda x: x.softmax(dim=-1)),
+        float32=torch.float64,
+        float16=torch.float16,
+        int32=torch.int32,
+    )
+    module = load(
+        checkout("openai/sparse_attention") / "attention.py",
+        tensorflow=tensorflow,
+        blocksparse=SimpleNamespace(BlocksparseTransformer=None),
+        utils=SimpleNamespace(shape_list=lambda x: list(x.shape), recomputable=lambda _: lambda f: f),
+    )
+    recorder = Recorder("sparse_transformer", "CS", layout="strided", spread="heads", stride=5)
+
+    def core(*heads: Tensor) -> Tensor:
+        modes = enumerate(("local", "strided"))
+        return torch.stack([module.attention_impl(*(x[:, i] for x in heads), 1, mode, 5) for i, mode in modes], dim=1)
+
+    source = "openai/sparse_attention c53f3bd, attention_impl, one head 'local' and one 'strided'"
+    reason = "TensorFlow's functions by torch; projections are torch's"
+    recorder.save("sparse_transformer", source, recorder.around(core), 23, reason=reason)
+
+
+def make_logsparse() -> None:
+    path = checkout("AIStream-Peelout/flow-forecast") / "flood_forecast" / "transformer_xl"
+    module = part(
+        path / "transformer_bottleneck.py",
+        "class Attention(",
+        "\nclass LayerNorm",
+        activation_dict={"Softmax": nn.Softmax},
+        Parameter=nn.Parameter,
+    )
+    recorder = Recorder("logsparse", "CS", 8, 1, local=3, restart=8, kernel_size=3)
+    ours = recorder.ours
+    public = module["Attention"](1, 8, 40, True, 3, 8, sparse=True, attn_pdrop=0.0, resid_pdrop=0.0)
+    weights = [linear.weight.unflatten(1, (3, 8)).transpose(1, 2) for linear in (ours.q_proj, ours.k_proj)]
+    put(public.query_key.weight, torch.cat(weights))
+    recorder.put(public.query_key.bias, "q_proj.bias k_proj.bias")
+    for theirs, own in ((public.value, ours.v_proj), (public.c_proj, ours.out_proj)):
+        put(theirs.w, own.weight.mT)
+        put(theirs.b, own.bias)
+    source = "AIStream-Peelout/flow-forecast 304cf30, transformer_xl.transformer_bottleneck.Attention, one head"
+    reason = "its early rows are dense by a rule with the total length; its last restart leaves out a token"
+    recorder.save("logsparse", source, public, 40, rows=(34, 40), reason=reason)
 
 
 if __name__ == "__main__":

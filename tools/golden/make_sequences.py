@@ -1,43 +1,43 @@
-"""Recurrences and state spaces: ``python -m tools.golden.make_sequences FOLDER``.
+"""Recurrences, state spaces and decays: ``python -m tools.golden.make_sequences FOLDER``.
 
 FOLDER contains a checkout per repository, named OWNER+NAME; each function names repository and commit.
 """
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
+import contextlib
+import gc
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Optional
 
 import numpy as np
 import torch
-from einops import rearrange
+from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tools.golden.record import Recorder, load, part, put, record_all, save_start
+from tools.golden.record import Recorder, checkout, drawn, load, pairs, part, put, record_all, save_start
+
+# --- decays ----------------------------------------------------------------------------------------------------------
 
 
-def make_retention(folder: Path) -> None:
-    root = folder / "microsoft+torchscale" / "torchscale"
-    norm = load(root / "component" / "rms_norm.py")
-    module = part(
-        root / "component" / "multiscale_retention.py",
-        "def rotate_every_two",
-        None,
-        RMSNorm=norm.RMSNorm,
-        MultiwayWrapper=lambda _args, layer: layer,
-    )
+def make_retention() -> None:
+    root = checkout("microsoft/torchscale") / "torchscale"
+    names = {"RMSNorm": load(root / "component" / "rms_norm.py").RMSNorm, "MultiwayWrapper": lambda _args, layer: layer}
+    module = part(root / "component" / "multiscale_retention.py", "def rotate_every_two", None, **names)
     positions = part(root / "architecture" / "retnet.py", "class RetNetRelPos", "\nclass ")["RetNetRelPos"]
-    recorder = Recorder("retention", "CS", 16, 2)
+    recorder = Recorder("retention", "CS")
     args = SimpleNamespace(layernorm_eps=1e-6, decoder_embed_dim=16, decoder_retention_heads=2, recurrent_chunk_size=4)
     public = module["MultiScaleRetention"](args, 16, 32, 2)
     order = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])  # it rotates neighbors, we the features i and i + K / 2
     ours = recorder.ours
     for theirs, own in ((public.q_proj, ours.q_proj), (public.k_proj, ours.k_proj)):
         put(theirs.weight, own.weight.unflatten(0, (2, 8))[:, order].flatten(0, 1))
-    recorder.linears(v_proj=public.v_proj, gate_proj=public.g_proj, out_proj=public.out_proj)
+    recorder.copy(public, "v_proj gate_proj=g_proj out_proj")
     relative = positions(args)
 
     def run(x: Tensor) -> Tensor:
@@ -49,17 +49,241 @@ def make_retention(folder: Path) -> None:
         return torch.cat(outputs, dim=1)
 
     source = "microsoft/torchscale 4d1e0e8, MultiScaleRetention, token by token"
-    recorder.save("retention", source, run, recorder.inputs(13, faint=None))
-    drawn = [module["MultiScaleRetention"](args, 16, 32, 2) for _ in range(32)]
-    names = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "g_proj": "gate_proj", "out_proj": "out_proj"}
-    statistics = {f"{ours}.weight": [getattr(x, theirs).weight for x in drawn] for theirs, ours in names.items()}
-    save_start("retention_start", source, "retention", "CS", 16, 2, statistics)
+    recorder.save("retention", source, run, 13, faint=None)
+    modules = [module["MultiScaleRetention"](args, 16, 32, 2) for _ in range(32)]
+    found = drawn(modules, "q_proj.weight k_proj.weight v_proj.weight gate_proj.weight=g_proj.weight out_proj.weight")
+    save_start("retention_start", source, "retention", "CS", 16, 2, found)
 
 
-def make_rwkv7(folder: Path) -> None:
-    root = folder / "BlinkDL+RWKV-LM" / "RWKV-v7"
+def make_lightning() -> None:
+    root = checkout("OpenNLPLab/lightning-attention")
+    kernel = load(root / "lightning_attn" / "ops" / "torch" / "linear_attention.py").linear_attn
+    module = load(
+        root / "examples" / "module" / "tnl_attn.py",
+        lightning_attn=SimpleNamespace(),
+        lightning_attn__ops=SimpleNamespace(lightning_attn_func=kernel),
+        lightning_attn__utils=load(root / "lightning_attn" / "utils" / "utils.py"),
+    )
+    for heads, index in ((2, 1), (3, 0)):
+        recorder = Recorder("lightning", "CS", 24, heads, layer=(index, 4), variant="repository")
+        public = module.TnlAttention(24, heads, layer_idx=index, num_layers=4)
+        recorder.copy(public, "q_proj k_proj v_proj out_proj=o_proj gate_map.0=output_gate.0 gate_map.1=output_gate.1")
+        public.norm.load_state_dict(recorder.ours.layer_norm.state_dict())
+        source = "OpenNLPLab/lightning-attention d15c385, TnlAttention"
+        reason = "its Triton kernel replaced by its linear_attn"
+        recorder.save(f"lightning_{heads}_heads", source, public, 13, reason=reason)
+
+
+TRANSNORMER: list[tuple[str, str, tuple[int, int] | None, dict[str, Any], dict[str, Any]]] = [
+    ("norm_attention_cs", "CS", None, {"kernel": "elu", "positions": "lrpe"}, {"act_fun": "elu"}),
+    ("norm_attention_ns", "NS", None, {"kernel": "elu1", "positions": "lrpe"}, {"act_fun": "1+elu"}),
+    ("norm_attention_nc", "NC", None, {"kernel": "elu1"}, {"act_fun": "1+elu"}),
+    ("diag_attention_rela", "CS", None, {"weights": "rela", "positions": "lrpe"}, {"use_softmax": False}),
+    ("diag_attention_softmax", "CS", None, {"weights": "softmax", "positions": "lrpe"}, {"use_softmax": True}),
+    ("diag_attention_ns", "NS", None, {"weights": "softmax"}, {"use_softmax": True}),
+    ("transnormer_t1_early", "CS", (0, 4), {"positions": "lrpe"}, {"use_softmax": False}),
+    ("transnormer_t1_late", "CS", (2, 4), {"positions": "lrpe"}, {"act_fun": "elu"}),
+    ("transnormer_t2_early", "CS", (1, 4), {}, {"use_softmax": True}),
+    ("transnormer_t2_late", "CS", (3, 4), {}, {"act_fun": "1+elu"}),
+]
+"""File, pattern, (index, layers), our options, and theirs: ``use_softmax`` is one of the local form."""
+
+
+def make_transnormer() -> None:
+    root = checkout("OpenNLPLab/fairseq-evo") / "fairseq" / "modules"
+    silent = {"print_params": lambda **_: None, "logging_info": lambda _: None}
+    norm = load(root / "norm" / "rms_norm.py")
+    norms = {name: getattr(norm, name) for name in ("GatedRMSNorm", "RMSNorm", "SimpleRMSNorm")}
+    logger = SimpleNamespace(info=lambda _: None)
+    path = root / "helpers" / "helpers.py"
+    helpers = part(path, "def get_activation_fn", None, logger=logger, ScaleNorm=None, **norms)
+    names = silent | {name: helpers[name] for name in ("get_norm_fn", "get_activation_fn")}
+    names |= {"Dict": dict, "Optional": Optional, "Tuple": tuple, "Tensor": Tensor, "Parameter": nn.Parameter}
+    names |= {"rearrange": rearrange, "quant_noise": lambda layer, *_: layer}
+    names |= {"FairseqDropout": lambda *_, **__: nn.Identity()}
+    names["Urpe"] = part(root / "positional_encoding" / "urpe.py", "class Urpe", None, **silent)["Urpe"]
+    shared = {"core_matrix": 1, "p_matrix": 3, "theta_learned": True, "theta_type": "a", "norm_type": "simplermsnorm"}
+    for file, pattern, place, options, theirs in TRANSNORMER:
+        name = file.rpartition("_")[0]
+        sized = {} if name == "norm_attention" else {"block_size": 4}
+        recorder = Recorder(name, pattern, layer=place, **options, **sized)
+        ours = recorder.ours.form if place else recorder.ours
+        turned = options.get("positions") == "lrpe"
+        is_local = "use_softmax" in theirs
+        form = (
+            ("norm_local_attention", "NormLocalAttention")
+            if is_local
+            else ("norm_linear_attention", "NormLinearAttention")
+        )
+        more = {"chunk_size": 4, "act_fun": "relu"} if is_local else {"has_out": True}
+        cls = part(root / "x_attention" / f"{form[0]}.py", f"class {form[1]}", None, **names)[form[1]]
+        public = cls(16, 2, causal=pattern == "CS", use_urpe=turned, **shared, **more, **theirs)
+        for own in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            getattr(public, own).load_state_dict(getattr(ours, own).state_dict())
+        if turned:
+            put(public.urpe.theta, ours.rotary.theta)
+            put(public.urpe.v, ours.rotary.direction)
+
+        def run(x: Tensor, key: Tensor | None = None, public: Any = public) -> Tensor:
+            x = x.transpose(0, 1)
+            key = x if key is None else key.transpose(0, 1)
+            return public(x, key, key)[0].transpose(0, 1)
+
+        lengths = (7, 9) if pattern == "NC" else (12,)
+        recorder.save(file, f"OpenNLPLab/fairseq-evo 38fa81f, {form[1]}", run, *lengths, faint=None)
+
+
+# --- state spaces ----------------------------------------------------------------------------------------------------
+
+
+def s4_block(width: int, **options: Any) -> Any:
+    module = load(
+        checkout("state-spaces/s4") / "models" / "s4" / "s4.py",
+        pytorch_lightning=SimpleNamespace(),
+        pytorch_lightning__utilities=SimpleNamespace(rank_zero_only=lambda f: f),
+    )
+    common = {"transposed": False, "final_act": None, "mode": "dplr", "d_state": 16, "n_ssm": width, "verbose": False}
+    return module.S4Block(width, **common, **options)
+
+
+def make_s4() -> None:
+    for pattern in ("NS", "CS"):
+        recorder = Recorder("s4", pattern, 8, 1, state_size=16, perturbation=0.1)
+        public = s4_block(8, bidirectional=pattern == "NS", disc="bilinear", l_max=None).eval()
+        kernel = public.layer.kernel
+
+        def run(x: Tensor, recorder: Any = recorder, public: Any = public, kernel: Any = kernel) -> Tensor:
+            kernel.l_kernel.zero_()
+            recorder.copy(kernel, "log_decay=A_real frequency=A_imag log_dt=inv_dt")
+            conjugate = torch.tensor([1.0, -1.0])  # it has the other mode of each pair
+            put(kernel.P, recorder.ours.low_rank * conjugate)
+            put(kernel.B, recorder.ours.input * conjugate)
+            put(kernel.C, recorder.ours.readout * conjugate)
+            put(public.layer.D, recorder.ours.skip)
+            return recorder.ours.out_proj(public(x)[0])
+
+        reason = "without its last gate; the last map is torch's"
+        recorder.save(f"s4_{pattern.lower()}", S4, run, 17, reason=reason)
+
+
+S4 = "state-spaces/s4 e757cef, S4Block with the DPLR kernel"
+
+
+def make_start_of_s4() -> None:
+    modules = [s4_block(64, bidirectional=False).layer.kernel for _ in range(32)]
+    found = drawn(modules, "log_decay=A_real frequency=A_imag log_dt=inv_dt")
+    save_start("s4_start", S4, "s4", "CS", 64, 1, found, state_size=16)
+
+
+def make_mamba3() -> None:
+    """The module without its CUDA kernel, which the reference of its tests replaces."""
+    root = checkout("state-spaces/mamba")
+    step = part(
+        root / "tests" / "ops" / "triton" / "test_mamba3_siso.py",
+        "def mamba3_siso_step_ref",
+        "def mamba3_siso_fwd_ref",
+        **{"Optional": Optional, "Tuple": tuple, "repeat": repeat},
+    )["mamba3_siso_step_ref"]
+
+    class Norm(nn.Module):
+        def __init__(self, width: int, eps: float, **_: Any) -> None:
+            super().__init__()
+            self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * (x.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt() * self.weight
+
+    def combined(**inputs: Any) -> Tensor:
+        return step(**{name: x for name, x in inputs.items() if isinstance(x, Tensor)})[0]
+
+    module = part(
+        root / "mamba_ssm" / "modules" / "mamba3.py",
+        "class Mamba3",
+        None,
+        **{"rearrange": rearrange, "RMSNormGated": Norm, "mamba3_siso_combined": combined},
+    )["Mamba3"]
+    recorder = Recorder("mamba3", "CS", state_size=12)
+    with torch.no_grad():
+        recorder.ours.rate_proj.weight[0] *= 30  # logits for which the rate is at its least
+    public = module(16, d_state=12, headdim=16).double()
+    names = ("gate", "v", "k", "q", "step", "rate", "share", "angle")
+    recorder.put(public.in_proj.weight, " ".join(f"{name}_proj.weight" for name in names))
+    own = "step_proj.bias=dt_bias key_bias=B_bias query_bias=C_bias key_norm=B_norm.weight query_norm=C_norm.weight "
+    recorder.copy(public, own + "skip=D out_proj")
+    source = "state-spaces/mamba 5235bdc, Mamba3"
+    reason = "CUDA kernel replaced by mamba3_siso_step_ref of its tests"
+    recorder.save("mamba3", source, public, 17, reason=reason)
+    modules = [module(64, d_state=12, headdim=2) for _ in range(32)]
+    start = of_input_map(modules, names, (128, 128, 12, 12, 64, 64, 64, 3))
+    start |= drawn(modules, "step_proj.bias=dt_bias out_proj.weight key_bias=B_bias query_bias=C_bias")
+    start |= drawn(modules, "key_norm=B_norm.weight skip=D")
+    save_start("mamba3_start", source, "mamba3", "CS", 64, 64, start, state_size=12)
+
+
+def of_input_map(modules: list[Any], names: Sequence[str], sizes: Sequence[int]) -> dict[str, list[Tensor]]:
+    """Return the parts of the input maps, by the names of our maps."""
+    split = [x.in_proj.weight.split(list(sizes)) for x in modules]
+    return {f"{name}_proj.weight": [x[i] for x in split] for i, name in enumerate(names)}
+
+
+def make_start_of_ssd() -> None:
+    """The initial parameters of Mamba-2."""
+    module = part(
+        checkout("state-spaces/mamba") / "mamba_ssm" / "modules" / "mamba2.py",
+        "class Mamba2",
+        None,
+        **{"PyTorchModelHubMixin": object, "RMSNormGated": nn.RMSNorm, "rearrange": rearrange},
+    )["Mamba2"]
+    modules = [module(64, d_state=12, headdim=2, rmsnorm=False) for _ in range(32)]
+    start = of_input_map(modules, ("gate", "v", "k", "q", "step"), (128, 128, 12, 12, 64))
+    start |= drawn(modules, "step_proj.bias=dt_bias log_rate=A_log skip=D out_proj.weight")
+    for name in ("weight", "bias"):
+        start[f"convolutions.value.{name}"] = [getattr(x.conv1d, name)[:128] for x in modules]
+    source = "state-spaces/mamba e9594ce, Mamba2"
+    save_start("ssd_start", source, "ssd", "CS", 64, 64, start, state_size=12)
+
+
+def make_mlstm() -> None:
+    """The layer without its Triton kernels, which the native step of the same authors replaces."""
+    step = load(checkout("NX-AI/mlstm_kernels") / "mlstm_kernels" / "torch" / "recurrent" / "native_step.py")
+    parts = load(checkout("NX-AI/xlstm") / "xlstm" / "xlstm_large" / "components.py")
+
+    class Backend(nn.Module):
+        def __init__(self, config: Any) -> None:  # noqa: ARG002
+            super().__init__()
+
+        def forward(self, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, **_: Any) -> tuple[Tensor, None]:
+            sizes = q.shape[0], q.shape[1], q.shape[3]
+            state = q.new_zeros(*sizes, v.shape[-1]), q.new_zeros(sizes), q.new_zeros(*sizes[:2], 1)
+            outputs = []
+            for t in range(q.shape[2]):
+                now = (*(x[:, :, t] for x in (q, k, v)), i[:, :, t, None], f[:, :, t, None])
+                output, state = step.mlstm_recurrent_step__native_fw(*state, *now, dtype_state=torch.float64)
+                outputs.append(output)
+            return torch.stack(outputs, dim=2), None
+
+    names = {"mLSTMBackend": Backend, "mLSTMBackendConfig": SimpleNamespace, "mLSTMLayerStateType": Any}
+    names |= {name: getattr(parts, name) for name in ("soft_cap", "MultiHeadLayerNorm")}
+    names |= {"dataclass": dataclass, "field": field, "WeightModeType": str}
+    source = checkout("NX-AI/xlstm") / "xlstm" / "xlstm_large" / "model.py"
+    module = part(source, "@dataclass\nclass mLSTMLayerConfig", "\nclass mLSTMBlock", **names)
+    public = module["mLSTMLayer"](module["mLSTMLayerConfig"](16, 2))
+    recorder = Recorder("mlstm", "CS")
+    with torch.no_grad():
+        recorder.ours.input_proj.bias += 9.0  # open gates, whose normalizer is above and below 1
+    recorder.copy(public, "q_proj=q k_proj=k v_proj=v gate_proj=ogate_preact norm_weight=multihead_norm.weight")
+    recorder.copy(public, "input_proj=igate_preact forget_proj=fgate_preact out_proj")
+    reason = "kernel replaced by native_step of NX-AI/mlstm_kernels 39d3c61"
+    recorder.save("mlstm", "NX-AI/xlstm 032a6fb, mLSTMLayer of xlstm_large", public, 17, reason=reason)
+
+
+# --- RWKV and the delta rule -----------------------------------------------------------------------------------------
+
+
+def make_rwkv7() -> None:
+    root = checkout("BlinkDL/RWKV-LM") / "RWKV-v7"
     module = part(root / "rwkv_v7_numpy.py", "layer_norm = ", "def channel_mixing", N_HEAD=2, HEAD_SIZE=8)
-    recorder = Recorder("rwkv7", "CS", 16, 2, layer=(0, 4), decay_rank=3, rate_rank=4, gate_rank=5)
+    recorder = Recorder("rwkv7", "CS", layer=(0, 4), decay_rank=3, rate_rank=4, gate_rank=5)
     ours = recorder.ours
     given = [*ours.mix, ours.decay, ours.bonus.flatten(), ours.decay_in, ours.decay_out, ours.rate_in, ours.rate_out]
     given += [ours.rate, ours.gate_in, ours.gate_out, ours.removed.flatten(), ours.replaced.flatten()]
@@ -78,237 +302,64 @@ def make_rwkv7(folder: Path) -> None:
         return torch.from_numpy(np.stack(rows))
 
     source = "BlinkDL/RWKV-LM 524481d, RWKV-v7/rwkv_v7_numpy.py, time_mixing of a first layer, token by token"
-    recorder.save("rwkv7", source, run, recorder.inputs(13), gradients=False, reason="numpy has no gradients")
+    recorder.save("rwkv7", source, run, 13, gradients=False, reason="numpy has no gradients")
 
 
-def make_lightning(folder: Path) -> None:
-    root = folder / "OpenNLPLab+lightning-attention"
-    attention = load(root / "lightning_attn" / "ops" / "torch" / "linear_attention.py")
-    slopes = load(root / "lightning_attn" / "utils" / "utils.py")
-    module = load(
-        root / "examples" / "module" / "tnl_attn.py",
-        lightning_attn=SimpleNamespace(),
-        lightning_attn__ops=SimpleNamespace(lightning_attn_func=attention.linear_attn),
-        lightning_attn__utils=slopes,
-    )
-    for heads, index in ((2, 1), (3, 0)):
-        recorder = Recorder("lightning", "CS", 24, heads, layer=(index, 4), config_variant="repository")
-        public = module.TnlAttention(24, heads, layer_idx=index, num_layers=4)
-        ours = recorder.ours
-        recorder.linears(q_proj=public.q_proj, k_proj=public.k_proj, v_proj=public.v_proj, out_proj=public.o_proj)
-        recorder.linears(**{f"gate_map.{i}": public.output_gate[i] for i in (0, 1)})
-        public.norm.load_state_dict(ours.layer_norm.state_dict())
-        recorder.save(
-            f"lightning_{heads}_heads",
-            "OpenNLPLab/lightning-attention d15c385, TnlAttention",
-            public,
-            recorder.inputs(13),
-            reason="its Triton kernel replaced by its linear_attn",
-        )
+RWKV = {
+    "rwkv6": "mix_of_mix=time_maa_x mix_in=time_maa_w1 mix_out=time_maa_w2 decay=time_decay decay_in=time_decay_w1 "
+    "decay_out=time_decay_w2 bonus=time_faaaa gate_proj.weight=gate.weight",
+    "rwkv7": "decay=w0 decay_in=w1 decay_out=w2 rate=a0 rate_in=a1 rate_out=a2 gate_in=g1 gate_out=g2 removed=k_k "
+    "replaced=k_a bonus=r_k",
+}
+RWKV_MIXES = {"rwkv6": [f"time_maa_{x}" for x in "wkvrg"], "rwkv7": [f"x_{x}" for x in "rwkvag"]}
+RWKV_SHARED = "norm_weight=ln_x.weight norm_bias=ln_x.bias q_proj.weight=receptance.weight k_proj.weight=key.weight "
+RWKV_SHARED += "v_proj.weight=value.weight out_proj.weight=output.weight"
 
 
-def make_linear(folder: Path) -> None:
-    root = folder / "idiap+fast-transformers" / "fast_transformers"
-    features = load(root / "feature_maps" / "base.py")
-    found = part(
-        root / "attention" / "linear_attention.py",
-        "class LinearAttention",
-        "\n# Register",
-        Module=nn.Module,
-        EventDispatcher=SimpleNamespace(get=lambda _: None),
-    )
-    elu = features.ActivationFunctionFeatureMap.factory(lambda x: F.elu(x) + 1)
-    for pattern, lengths in (("NS", (13,)), ("NC", (7, 13))):
-        recorder = Recorder("linear", pattern, 16, 2)
-        ours = recorder.ours
-        public = found["LinearAttention"](8, feature_map=elu, eps=0.0)
-
-        def run(x: Tensor, source: Tensor | None = None, public: Any = public, ours: Any = ours) -> Tensor:
-            source = x if source is None else source
-            q, k, v = (
-                linear(y).unflatten(-1, (2, 8))
-                for linear, y in ((ours.q_proj, x), (ours.k_proj, source), (ours.v_proj, source))
-            )
-            whole = SimpleNamespace(all_ones=True)
-            count = SimpleNamespace(float_matrix=torch.ones(source.shape[:2]))
-            return ours.out_proj(public(q, k, v, whole, None, count).flatten(2))
-
-        recorder.save(
-            f"linear_{pattern.lower()}",
-            "idiap/fast-transformers 2ad36b9, LinearAttention",
-            run,
-            recorder.inputs(*lengths),
-            reason="with eps of 0; projections are torch's",
-        )
+def make_starts_of_rwkv() -> None:
+    """The initial parameters of the third layer of four, after the draws of ``generate_init_weight``."""
+    os.environ |= {"RWKV_FLOAT_MODE": "fp32", "RWKV_MY_TESTING": "", "RWKV_HEAD_L2WRAP_CE_CHUNK": "0"}
+    sizes = {"n_layer": 4, "n_embd": 64, "dim_att": 64, "head_size": 16, "head_size_a": 16, "head_size_divisor": 8}
+    args = SimpleNamespace(**sizes, my_testing="", accelerator="cpu")
+    for name, version, cls in (("rwkv6", "RWKV-v5", "x060"), ("rwkv7", "RWKV-v7/train_temp", "x070")):
+        path = checkout("BlinkDL/RWKV-LM") / version / "src" / "model.py"
+        layer = part(path, f"class RWKV_Tmix_{cls}(", "\n#####", MyModule=nn.Module, MyFunction=lambda f: f)
+        names = {"pl": SimpleNamespace(LightningModule=object), "os": os, "gc": gc}
+        draw = part(path, "class RWKV(", None, **names)["RWKV"].generate_init_weight
+        found: dict[str, list[Tensor]] = defaultdict(list)
+        public = [*pairs(f"{RWKV_SHARED} {RWKV[name]}"), *(("mix", mix) for mix in RWKV_MIXES[name])]
+        for seed in range(32):
+            torch.manual_seed(seed)
+            module = layer[f"RWKV_Tmix_{cls}"](args, 2)
+            state = {f"blocks.2.att.{key}": x for key, x in module.state_dict().items()}
+            with contextlib.redirect_stdout(None), torch.no_grad():
+                state = draw(SimpleNamespace(args=args, state_dict=state.copy))
+            for own, theirs in public:
+                found[own].append(state[f"blocks.2.att.{theirs}"])
+        source = f"BlinkDL/RWKV-LM 524481d, {version}/src/model.py, RWKV_Tmix_{cls} and generate_init_weight"
+        save_start(f"{name}_start", source, name, "CS", 64, 4, found, layer=(2, 4))
 
 
-def make_sigmoid(folder: Path) -> None:
-    root = folder / "apple+ml-sigmoid-attention" / "attention_simulator" / "src" / "attention_simulator" / "layers"
-    module = load(
-        root / "attention.py",
-        attention_simulator=SimpleNamespace(),
-        attention_simulator__layers=SimpleNamespace(),
-        attention_simulator__layers__position_embedding=SimpleNamespace(alibi=None, apply_rotary_emb=None),
-    )
-    recorder = Recorder("sigmoid", "NS", 16, 2)
-    ours = recorder.ours
-    public = module.Attention(16, torch.sigmoid, num_heads=2, bias=True, attn_bias=-math.log(13))
-    maps = (ours.q_proj, ours.k_proj, ours.v_proj)
-    put(public.qkv.weight, torch.cat([linear.weight for linear in maps]))
-    put(public.qkv.bias, torch.cat([linear.bias for linear in maps]))
-    recorder.linears(out_proj=public.proj)
-    source = "apple/ml-sigmoid-attention 9273b49, Attention with a bias of -ln n"
-    recorder.save("sigmoid", source, lambda x: public(x)["attn_proj"], recorder.inputs(13))
-
-
-def make_transnormer(folder: Path) -> None:
-    root = folder / "OpenNLPLab+fairseq-evo" / "fairseq" / "modules"
-    silent = {"print_params": lambda **_: None, "logging_info": lambda _: None}
-    helpers = part(root / "helpers" / "helpers.py", "def get_activation_fn", None, logger=SimpleNamespace(info=print))
-    helpers["logger"] = SimpleNamespace(info=lambda _: None)
-    norm = load(root / "norm" / "rms_norm.py")
-    for name in ("GatedRMSNorm", "RMSNorm", "SimpleRMSNorm"):
-        helpers[name] = getattr(norm, name)
-    helpers["ScaleNorm"] = None
-    urpe = part(root / "positional_encoding" / "urpe.py", "class Urpe", None, **silent)["Urpe"]
-    names = {
-        **silent,
-        "Dict": dict,
-        "Optional": Optional,
-        "Tuple": tuple,
-        "Tensor": Tensor,
-        "Parameter": nn.Parameter,
-        "rearrange": rearrange,
-        "quant_noise": lambda layer, *_: layer,
-        "FairseqDropout": lambda *_, **__: nn.Identity(),
-        "get_norm_fn": helpers["get_norm_fn"],
-        "get_activation_fn": helpers["get_activation_fn"],
-        "Urpe": urpe,
-    }
-    text = {"linear": "class NormLinearAttention", "local": "class NormLocalAttention"}
-    linear = part(root / "x_attention" / "norm_linear_attention.py", text["linear"], None, **names)
-    local = part(root / "x_attention" / "norm_local_attention.py", text["local"], None, **names)
-    shared = {"core_matrix": 1, "p_matrix": 3, "theta_learned": True, "theta_type": "a"}
-    source = "OpenNLPLab/fairseq-evo 38fa81f, "
-    cases: list[tuple[str, str, str, tuple[int, int] | None, dict[str, Any]]] = [
-        ("norm_attention_cs", "norm_attention", "CS", None, {"kernel": "elu", "positions": "lrpe"}),
-        ("norm_attention_ns", "norm_attention", "NS", None, {"kernel": "elu1", "positions": "lrpe"}),
-        ("norm_attention_nc", "norm_attention", "NC", None, {"kernel": "elu1"}),
-        ("diag_attention_rela", "diag_attention", "CS", None, {"weights": "rela", "positions": "lrpe"}),
-        ("diag_attention_softmax", "diag_attention", "CS", None, {"weights": "softmax", "positions": "lrpe"}),
-        ("diag_attention_ns", "diag_attention", "NS", None, {"weights": "softmax"}),
-        ("transnormer_t1_early", "transnormer_t1", "CS", (0, 4), {"positions": "lrpe"}),
-        ("transnormer_t1_late", "transnormer_t1", "CS", (2, 4), {"positions": "lrpe"}),
-        ("transnormer_t2_early", "transnormer_t2", "CS", (1, 4), {}),
-        ("transnormer_t2_late", "transnormer_t2", "CS", (3, 4), {}),
-    ]
-    for file, name, pattern, place, options in cases:
-        is_local = name == "diag_attention" or file.endswith("early")
-        sized = name == "diag_attention" or name.startswith("transnormer")
-        recorder = Recorder(name, pattern, 16, 2, layer=place, **options, **({"block_size": 4} if sized else {}))
-        ours = recorder.ours.form if place else recorder.ours
-        turned = options.get("positions") == "lrpe"
-        causal = pattern == "CS"
-        if is_local:
-            softmax = options.get("weights") == "softmax" or name == "transnormer_t2"
-            public = local["NormLocalAttention"](
-                16,
-                2,
-                causal=causal,
-                use_urpe=turned,
-                chunk_size=4,
-                use_softmax=softmax,
-                act_fun="relu",
-                norm_type="simplermsnorm",
-                **shared,
-            )
-        else:
-            kernel = options.get("kernel") or {"transnormer_t1": "elu", "transnormer_t2": "elu1"}[name]
-            public = linear["NormLinearAttention"](
-                16,
-                2,
-                causal=causal,
-                has_out=True,
-                use_urpe=turned,
-                act_fun={"elu": "elu", "elu1": "1+elu"}[kernel],
-                norm_type="simplermsnorm",
-                **shared,
-            )
-        for own in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            getattr(public, own).load_state_dict(getattr(ours, own).state_dict())
-        if turned:
-            put(public.urpe.theta, ours.rotary.theta)
-            put(public.urpe.v, ours.rotary.direction)
-        lengths = (7, 9) if pattern == "NC" else (12,)
-
-        def run(x: Tensor, key: Tensor | None = None, public: Any = public) -> Tensor:
-            x = x.transpose(0, 1)
-            key = x if key is None else key.transpose(0, 1)
-            return public(x, key, key)[0].transpose(0, 1)
-
-        public_name = "NormLocalAttention" if is_local else "NormLinearAttention"
-        recorder.save(file, source + public_name, run, recorder.inputs(*lengths, faint=None))
-
-
-def make_s4(folder: Path) -> None:
-    module = load(
-        folder / "state-spaces+s4" / "models" / "s4" / "s4.py",
-        pytorch_lightning=SimpleNamespace(),
-        pytorch_lightning__utilities=SimpleNamespace(rank_zero_only=lambda f: f),
-    )
-    for pattern in ("NS", "CS"):
-        recorder = Recorder("s4", pattern, 8, 1, state_size=16, perturbation=0.1)
-        ours = recorder.ours
-        public = module.S4Block(
-            8,
-            transposed=False,
-            bidirectional=pattern == "NS",
-            final_act=None,
-            mode="dplr",
-            d_state=16,
-            n_ssm=8,
-            disc="bilinear",
-            l_max=None,
-            verbose=False,
-        ).eval()
-        kernel = public.layer.kernel
-
-        def run(x: Tensor, public: Any = public, ours: Any = ours, kernel: Any = kernel) -> Tensor:
-            kernel.l_kernel.zero_()
-            put(kernel.A_real, ours.log_decay)
-            put(kernel.A_imag, ours.frequency)
-            conjugate = torch.tensor([1.0, -1.0])  # it has the other mode of each pair
-            put(kernel.P, ours.low_rank * conjugate)
-            put(kernel.B, ours.input * conjugate)
-            put(kernel.C, ours.readout * conjugate)
-            put(kernel.inv_dt, ours.log_dt)
-            put(public.layer.D, ours.skip)
-            return ours.out_proj(public(x)[0])
-
-        recorder.save(
-            f"s4_{pattern.lower()}",
-            "state-spaces/s4 e757cef, S4Block with the DPLR kernel",
-            run,
-            recorder.inputs(17),
-            reason="without its last gate; the last map is torch's",
-        )
-
-
-def make_starts_of_s4(folder: Path) -> None:
-    module = load(
-        folder / "state-spaces+s4" / "models" / "s4" / "s4.py",
-        pytorch_lightning=SimpleNamespace(),
-        pytorch_lightning__utilities=SimpleNamespace(rank_zero_only=lambda f: f),
-    )
-    options = {"transposed": False, "final_act": None, "mode": "dplr", "d_state": 16, "n_ssm": 64, "verbose": False}
-    drawn = [module.S4Block(64, bidirectional=False, **options).layer.kernel for _ in range(32)]
-    statistics = {
-        "log_decay": [x.A_real for x in drawn],
-        "frequency": [x.A_imag for x in drawn],
-        "log_dt": [x.inv_dt for x in drawn],
-    }
-    source = "state-spaces/s4 e757cef, S4Block with the DPLR kernel"
-    save_start("s4_start", source, "s4", "CS", 64, 1, statistics, state_size=16)
+def start_gla_and_deltanet() -> None:
+    """The initial parameters of GLA and DeltaNet, by the code of the time of the papers: commit 9ec376bb."""
+    layers = checkout("fla-org/flash-linear-attention") / "fla" / "layers"
+    norm, present = lambda *_, **__: nn.Identity(), {"DeltaNet": None, "GatedLinearAttention": None}
+    present |= {"FusedRMSNormSwishGate": norm, "RMSNorm": norm, "ACT2FN": {"swish": F.silu}, "Optional": Any}
+    present["ShortConvolution"] = lambda width, size, **_: nn.Conv1d(width, width, size, groups=width, bias=False)
+    linears = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "out_proj": "o_proj"}
+    for name, file, public, others in (
+        ("gla", "gla", "GatedLinearAttention", {"decay_map.0": "gk_proj.0", "decay_map.1": "gk_proj.1"}),
+        ("deltanet", "delta_net", "DeltaNet", {"strength_proj": "b_proj"}),
+    ):
+        module = part(layers / f"{file}.py", f"class {public}", None, **present)[public]
+        modules = [module(hidden_size=64, num_heads=4).state_dict() for _ in range(32)]
+        names = linears | others | ({"gate_proj": "g_proj"} if name == "gla" else {})
+        names |= {f"convolutions.{x}": f"{x[0]}_conv1d" for x in ("query", "key", "value") if name == "deltanet"}
+        start = {f"{ours}.weight": [x[f"{theirs}.weight"] for x in modules] for ours, theirs in names.items()}
+        if name == "gla":
+            start["decay_map.1.bias"] = [x["gk_proj.1.bias"] for x in modules]
+        source = f"fla-org/flash-linear-attention 9ec376bb, layers.{file}.{public}"
+        save_start(f"{name}_start", source, name, "CS", 64, 4, start)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
 """Record golden files: what public code computes with the parameters of one of our attentions, in float64.
 
-Each ``make_*.py`` of this folder is run by hand as ``python -m tools.golden.make_NAME CHECKOUT`` and imports
-public code from that checkout (or from installed packages). It copies the parameters of our module into the public
-module, under the names that the public code has for them, and stores inputs, parameters, outputs and the gradients of
-the inputs.
+Each ``make_*.py`` of this folder is run by hand as ``python -m tools.golden.make_NAME FOLDER [NAME ...]``, where FOLDER
+contains the public code and each NAME chooses a function ``make_NAME`` or ``start_NAME`` (default: all). It copies the
+parameters of our module into the public module, under the names that the public code has for them, and stores inputs,
+parameters, outputs and the gradients of the inputs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import logging
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,8 +49,8 @@ class Recorder:
         self,
         attention: str,
         pattern: str,
-        width: int,
-        heads: int,
+        width: int = 16,
+        heads: int = 2,
         /,
         *,
         layer: tuple[int, int] | None = None,
@@ -75,66 +76,87 @@ class Recorder:
                 parameter.add_(perturbation * size * torch.randn_like(parameter))
         self.ours.double()
 
+    def save(
+        self,
+        case: str,
+        source: str,
+        public: Callable[..., Any],
+        *lengths: int,
+        batch: int = 2,
+        faint: int | None = 3,
+        tolerance: float = 1e-9,
+        reason: str = "",
+        rows: tuple[int | None, int | None] = (None, None),
+        noise: dict[str, Tensor] | None = None,
+        gradients: bool = True,
+    ) -> None:
+        """Store what ``public(*inputs)`` returns, and print how far our module is from it.
+
+        Args:
+            case: name in the file of the attention.
+            source: repository, commit and class of the public code.
+            public: the public computation, [B, N, D] to [B, N, D], or to a tuple that begins with it.
+            lengths: of one input (self patterns) or two.
+            batch: number of rows.
+            faint: a token that is 1e-3 times as large, which shows small constants.
+            tolerance: largest difference relative to the largest number.
+            reason: why a tolerance above 1e-9 is needed, or what was replaced in the public code.
+            rows: first and last row that are compared.
+            noise: random numbers of the attention, by name, given instead of drawn.
+            gradients: whether the gradients of the inputs are compared.
+        """
+        inputs = self.inputs(*lengths, batch=batch, faint=faint)
+        output = public(*inputs)
+        kept = (output[0] if isinstance(output, tuple) else output)[:, slice(*rows)]
+        arrays = {"output": kept}
+        if gradients:
+            found = torch.autograd.grad((kept * direction(kept)).sum(), inputs)
+            arrays |= {f"grad.{i}": x for i, x in enumerate(found)}
+        arrays |= {f"state.{name}": x for name, x in self.ours.state_dict().items()}
+        arrays |= {f"input.{i}": x for i, x in enumerate(inputs)}
+        arrays |= {f"noise.{name}": x for name, x in (noise or {}).items()}
+        about = {"source": source, "tolerance": tolerance, "reason": reason, "rows": rows}
+        write(case, arrays, self.about | about)
+
     def inputs(self, *lengths: int, batch: int = 2, faint: int | None = 3) -> list[Tensor]:
-        """Draw inputs [batch, length, D]; token ``faint`` is 1e-3 times as large, which shows small constants."""
+        """Draw inputs [batch, length, D], as :meth:`save` does."""
         torch.manual_seed(21)
         drawn = [torch.randn(batch, length, self.about["embed_dim"]) for length in lengths]
         if faint is not None:
             drawn[0][:, faint] *= 1e-3
         return [x.double().requires_grad_() for x in drawn]
 
-    def save(
-        self,
-        file: str,
-        source: str,
-        public: Callable[..., Tensor],
-        inputs: list[Tensor],
-        *,
-        tolerance: float = 1e-9,
-        reason: str = "",
-        rows: tuple[int | None, int | None] = (None, None),
-        noise: dict[str, Tensor] | None = None,
-        mask: Tensor | None = None,
-        gradients: bool = True,
-    ) -> None:
-        """Store what ``public(*inputs)`` returns, and print how far our module is from it.
+    def copy(self, public: Any, names: str) -> None:
+        """Copy parameters, or weights and biases of modules: ``q_proj norm_weight=g_norm.weight``, ours=theirs.
 
-        Args:
-            file: name of the file, without the suffix.
-            source: repository, commit and class of the public code.
-            public: the public computation, [B, N, D] to [B, N, D].
-            inputs: one input (self patterns) or two.
-            tolerance: largest difference relative to the largest number.
-            reason: why a tolerance above 1e-9 is needed, or what was replaced in the public code.
-            rows: first and last row that are compared.
-            noise: random numbers of the attention, by name, given instead of drawn.
-            mask: key padding mask.
-            gradients: whether the gradients of the inputs are compared.
+        A bias that only one of two modules has must be 0.
         """
-        output = public(*inputs)
-        kept = output[:, slice(*rows)]
-        real = ~mask[:, slice(*rows)].unsqueeze(-1) if mask is not None else torch.ones_like(kept, dtype=torch.bool)
-        about = self.about | {
-            "source": source,
-            "tolerance": tolerance,
-            "reason": reason,
-            "rows": rows,
-        }
-        arrays = {"output": kept}
-        if gradients:
-            total = (kept * direction(kept) * real).sum()
-            arrays |= {f"grad.{i}": x for i, x in enumerate(torch.autograd.grad(total, inputs))}
-        arrays |= {f"state.{name}": x for name, x in self.ours.state_dict().items()}
-        arrays |= {f"input.{i}": x for i, x in enumerate(inputs)}
-        arrays |= {f"noise.{name}": x for name, x in (noise or {}).items()}
-        if mask is not None:
-            arrays["mask"] = mask
-        write(FOLDER / f"{file}.npz", arrays, about)
+        for ours, theirs in pairs(names):
+            mine, other = find(self.ours, ours), find(public, theirs)
+            if isinstance(mine, Tensor):
+                put(other, mine)
+            else:
+                copy_linear(mine, other)
 
-    def linears(self, **public: nn.Module) -> None:
-        """Copy weights and biases of our linear maps, by name, into public ones; a bias on one side alone must be 0."""
-        for name, module in public.items():
-            copy_linear(self.ours.get_submodule(name), module)
+    def put(self, theirs: Tensor, names: str) -> None:
+        """Copy parameters of ours into one parameter, along its first dimension."""
+        put(theirs, torch.cat([find(self.ours, name) for name in names.split()]))
+
+    def heads(self, x: Tensor, source: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Project to queries, keys and values [B, H, N, E]."""
+        ours, source = self.ours, x if source is None else source
+        q, k, v = ours.q_proj(x), ours.k_proj(source), ours.v_proj(source)
+        return ours.split_heads(q), ours.split_heads(k), ours.split_heads(v)
+
+    def around(self, core: Callable[..., Tensor], *, tokens_first: bool = False) -> Callable[..., Tensor]:
+        """Return ``core(q, k, v)`` on heads [B, H, N, E], or [B, N, H, E], between our linear maps."""
+
+        def run(*inputs: Tensor) -> Tensor:
+            heads = self.heads(*inputs)
+            output = core(*(x.transpose(1, 2) for x in heads)).transpose(1, 2) if tokens_first else core(*heads)
+            return self.ours.out_proj(self.ours.merge_heads(output))
+
+        return run
 
     def without_biases(self, *names: str) -> None:
         """Set biases to zero that the public code does not have (all of them without names)."""
@@ -152,7 +174,7 @@ class Recorder:
                 linear.bias.zero_()
 
 
-@contextmanager
+@contextlib.contextmanager
 def in_double() -> Iterator[None]:
     """Let public code that converts to float32 compute in float64, and create new tensors in float64."""
     wide = dict.fromkeys(("float", "float32"), torch.float64)
@@ -171,12 +193,24 @@ def in_double() -> Iterator[None]:
         torch.set_default_dtype(FLOAT32)
 
 
-def record_all(recorder: dict[str, Any]) -> None:
-    """Call each function ``make_*`` of a module's globals, with the folder that the command line names, if it does."""
+def record_all(functions: dict[str, Any]) -> None:
+    """Call the functions ``patch`` and then ``make_*`` and ``start_*`` of a module, or those that are named.
+
+    The folder that the command line names is put on the path of imports. Functions ``start_*`` run in float32.
+    """
+    sys.path[:0] = sys.argv[1:2]
     with in_double():
-        for name, make in list(recorder.items()):
-            if name.startswith("make_"):
-                make(*map(Path, sys.argv[1:]))
+        functions.get("patch", lambda: None)()
+    for name, make in list(functions.items()):
+        kind, _, what = name.partition("_")
+        if kind in ("make", "start") and (not sys.argv[2:] or what in sys.argv[2:]):
+            with in_double() if kind == "make" else contextlib.nullcontext():
+                make()
+
+
+def checkout(repository: str) -> Path:
+    """Return the checkout of OWNER/NAME, which is OWNER+NAME in the folder that the command line names."""
+    return Path(sys.argv[1]) / repository.replace("/", "+")
 
 
 def load(path: Path, changes: dict[str, str] | None = None, **present: Any) -> Any:
@@ -187,21 +221,27 @@ def load(path: Path, changes: dict[str, str] | None = None, **present: Any) -> A
         changes: text to replace in the file, each of which must occur: constants that differ, or what needs a GPU.
         present: modules by name, as far as the file imports what is not installed.
     """
-    source = path.read_text()
-    for old, new in (changes or {}).items():
-        assert old in source, f"{path} does not contain '{old}'"
-        source = source.replace(old, new)
     module = ModuleType(f"public_{path.stem}")
     module.__file__ = str(path)
     sys.modules |= {name.replace("__", "."): value for name, value in present.items()}
     sys.modules[module.__name__] = module
-    exec(compile(source, str(path), "exec"), module.__dict__)
+    exec(compile(changed(path, changes), str(path), "exec"), module.__dict__)
     return module
 
 
-def part(path: Path, start: str, stop: str | None, **names: Any) -> dict[str, Any]:
-    """Run a part of a file, of which the rest needs what is not installed."""
+def changed(path: Path, changes: dict[str, str] | None) -> str:
     text = path.read_text()
+    for old, new in (changes or {}).items():
+        assert old in text, f"{path} does not contain '{old}'"
+        text = text.replace(old, new)
+    return text
+
+
+def part(
+    path: Path, start: str, stop: str | None, changes: dict[str, str] | None = None, /, **names: Any
+) -> dict[str, Any]:
+    """Run a part of a file, of which the rest needs what is not installed, with changes as in :func:`load`."""
+    text = changed(path, changes)
     text = text[text.index(start) :]
     if stop is not None:
         text = text[: text.index(stop, len(start))]
@@ -217,16 +257,35 @@ def put(parameter: Tensor, values: Tensor) -> None:
 
 
 def copy_linear(ours: nn.Module, theirs: nn.Module) -> None:
-    with torch.no_grad():
-        theirs.weight.copy_(ours.weight.view_as(theirs.weight))
-        if theirs.bias is not None:
-            theirs.bias.copy_(torch.zeros_like(theirs.bias) if ours.bias is None else ours.bias)
-        else:
-            assert ours.bias is None or not ours.bias.any()
+    put(theirs.weight, ours.weight)
+    if theirs.bias is not None:
+        put(theirs.bias, torch.zeros_like(theirs.bias) if ours.bias is None else ours.bias)
+    else:
+        assert ours.bias is None or not ours.bias.any()
+
+
+def pairs(names: str) -> list[tuple[str, str]]:
+    """Return the names of ours and theirs in ``name name=other``."""
+    return [(ours, theirs or ours) for ours, _, theirs in (name.partition("=") for name in names.split())]
+
+
+def find(module: Any, name: str) -> Any:
+    """Return a part of a module by its dotted name."""
+    return functools.reduce(getattr, name.split("."), module)
+
+
+def projected(public: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``public(x, source, source)`` as a function of x, which is its own source, or of both."""
+    return lambda x, source=None: public(x, *(x if source is None else source,) * 2)
+
+
+def drawn(modules: list[Any], names: str) -> dict[str, list[Tensor]]:
+    """Return parameters of public modules under our names, ``ours=theirs``."""
+    return {ours: [find(module, theirs) for module in modules] for ours, theirs in pairs(names)}
 
 
 def save_start(
-    file: str,
+    case: str,
     source: str,
     attention: str,
     pattern: str,
@@ -253,19 +312,25 @@ def save_start(
         f"start.{name}": torch.cat([x.detach().flatten() for x in draws]).double().quantile(levels)
         for name, draws in statistics.items()
     }
-    write(FOLDER / f"{file}.npz", arrays, about)
+    write(case, arrays, about)
 
 
-def write(path: Path, arrays: dict[str, Tensor], about: dict[str, Any]) -> None:
-    stored = {name: narrow(x.detach().numpy()) for name, x in arrays.items()}
-    np.savez_compressed(path, about=np.array(json.dumps(about)), **stored)
-    assert path.stat().st_size <= MAX_BYTES, f"{path.name} has {path.stat().st_size} bytes"
-    golden, before = Golden.read(path), torch.get_default_dtype()
+def write(case: str, arrays: dict[str, Tensor], about: dict[str, Any]) -> None:
+    path = FOLDER / f"{about['attention']}.npz"
+    stored = {name: narrow(x.detach().numpy()) for name, x in arrays.items()} | {"about": np.array(json.dumps(about))}
+    stored = {f"{case}/{name}": stored[name] for name in sorted(stored)}
+    if path.exists():
+        with np.load(path) as file:
+            stored = {name: file[name] for name in file.files if not name.startswith(f"{case}/")} | stored
+    np.savez_compressed(path, **dict(sorted(stored.items())))
+    golden, before = Golden.read(path, case), torch.get_default_dtype()
+    size = sum(x.nbytes for x in golden.arrays.values())
+    assert size <= MAX_BYTES, f"{case} has {size} bytes"
     torch.set_default_dtype(FLOAT32)  # as in the test
     found = golden.distances() if "output" in golden.arrays else golden.start_distances()
     torch.set_default_dtype(before)
     differences = {name: f"{x:.1e}" for name, x in found.items()}
-    logging.getLogger(__name__).warning("%s: %d bytes, differences %s", path.name, path.stat().st_size, differences)
+    logging.getLogger(__name__).warning("%s: %d bytes, differences %s", case, size, differences)
 
 
 def narrow(array: np.ndarray) -> np.ndarray:

@@ -51,9 +51,11 @@ from cab.runner.processes import Processes
 from cab.runner.provenance import hardware, revision, versions
 from cab.runner.run import run_cell
 from cab.spec import Spec
+from cab.verification.kernels import LENGTHS, MARGIN, Agreement, agreements
+from cab.verification.suite import subject_of
 from tools.gpu.supervisor import Row
 from tools.gpu.tuning import tune_quickly
-from tools.verification.kernels import LENGTHS, MARGIN, check_backend
+from tools.validity.rollout import DTYPES, ledger
 
 PAPER_VOCABULARY = 48520
 """Entries of the dictionary of PG-19."""
@@ -169,21 +171,34 @@ def _softmax_rates(device: str) -> Iterator[tuple[str, float | None, str]]:
 
 
 def correctness(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
-    """Return the errors of the backends of an operation, or of a layer (``layer NAME``), against float64."""
-    kind, _, layer = item.partition(" ")
-    if layer:
-        return [_layer_errors(layer, device)]
-    [operation] = [found for found in backends.operations() if found.name == kind]
-    chosen = operation.backends if device == "cuda" else [backends.Backend("pytorch", operation.reference)]
-    rows = list[Row]()
-    for backend in chosen:
-        if backend.is_installed and torch.bfloat16 in backend.dtypes:
-            for width, lengths in ((64, LENGTHS if device == "cuda" else LENGTHS[:1]), (128, LENGTHS[:1])):
-                found = check_backend(operation, backend, device, torch.bfloat16, width, lengths)
-                assert found is not None
-                verdict = {"error": found.error, "limit": found.limit, "passed": found.passed, "at": found.where}
-                rows.append({"of": item, "backends": backend.name, **verdict})
-    return rows
+    """Return the errors of a layer (``layer NAME``), or of the backends of its operations (``kernels NAME``).
+
+    Without a row for a backend, the row of the attention says why.
+    """
+    kind, _, text = item.partition(" ")
+    if kind == "layer":
+        return [_layer_errors(text, device)]
+    attention = AttentionSubject.parse(text)
+    subject = subject_of(attention.cls, Pattern.CS, options=attention.options, device=device)
+    worst: dict[tuple[str, str], Agreement] = {}
+    for width, lengths in ((64, LENGTHS if device == "cuda" else LENGTHS[:1]), (128, LENGTHS[:1])):
+        for found in agreements(subject, (width,), lengths):
+            key = found.operation, found.backend
+            worst[key] = max(worst.get(key, found), found, key=lambda agreement: agreement.excess)
+    rows: list[Row] = [
+        {
+            "of": f"{text} {found.operation}",
+            "backends": found.backend,
+            **_verdict(found.error, found.limit, found.where),
+        }
+        for found in worst.values()
+    ]
+    skipped = "; ".join(dict.fromkeys(subject.skipped))
+    return [*rows, {"of": item, "backends": f"not checked: {skipped}"}] if skipped else rows
+
+
+def _verdict(error: float, limit: float, where: str) -> Row:
+    return {"error": error, "limit": limit, "passed": error <= limit, "at": where}
 
 
 def _layer_errors(name: str, device: str) -> Row:
@@ -200,8 +215,7 @@ def _layer_errors(name: str, device: str) -> Row:
     limits = [MARGIN * max(error, torch.finfo(torch.float32).eps) for error in readable]
     worst = max(range(len(errors)), key=lambda i: math.inf if math.isnan(errors[i]) else errors[i] / limits[i])
     at = ["output", "input", *(name for name, _ in layer.named_parameters())][worst]
-    verdict = {"error": errors[worst], "limit": limits[worst], "passed": errors[worst] <= limits[worst], "at": at}
-    return {"of": f"layer {name}", "backends": _text(uses), **verdict}
+    return {"of": f"layer {name}", "backends": _text(uses), **_verdict(errors[worst], limits[worst], at)}
 
 
 def _outputs(layer: nn.Module, x: Tensor, device: str) -> list[Tensor]:
@@ -231,11 +245,11 @@ PRECISIONS = {
 """As in the table: the dtype of autocast, if any, and of weights and inputs."""
 
 
-def kernels(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
-    """Return the rows of attentions/backends.csv that differ here, of a pattern or of FlexAttention."""
+def kernels(item: str, device: str, folder: Path) -> Iterator[Row]:  # noqa: ARG001
+    """Yield the rows of attentions/backends.csv that differ here, of a pattern or of FlexAttention, then a count."""
     rows = [row for row in read_csv(STORED) if item == ("flex" if "flex" in row["backends"] else row["pattern"])]
     rows = [row for row in rows if device == "cuda" or row["attention"] == "gla"]
-    found: list[Row] = []
+    different = 0
     for row in rows:
         try:
             here = _backends(row["attention"], row["pattern"], row["precision"], device, sees_sdpa=item != "flex")
@@ -243,12 +257,10 @@ def kernels(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
             here = {"backends": first_line(error)[:80]}
         wanted = {name: row[name] for name in here}
         if here != wanted:
+            different += 1
             place = {name: row[name] for name in ("attention", "pattern", "precision")}
-            found.append({**place, **{f"{name} stored": wanted[name] for name in here}, **here})
-    return [
-        {"attention": f"{len(rows) - len(found)} of {len(rows)} rows", "pattern": item, "backends": "equal"},
-        *found,
-    ]
+            yield {**place, **{f"{name} stored": wanted[name] for name in here}, **here}
+    yield {"attention": f"{len(rows) - different} of {len(rows)} rows", "pattern": item, "backends": "equal"}
 
 
 def _backends(name: str, pattern: str, precision: str, device: str, *, sees_sdpa: bool) -> dict[str, str]:
@@ -304,6 +316,11 @@ def decoding(item: str, device: str, folder: Path) -> list[Row]:
     """Return the times of an attention per decoded token, with and without a CUDA graph, after a prefix."""
     phases = ("decode", "decode-graph") if device == "cuda" else ("decode",)
     return _costs(item, _setting(device, 4), phases, 8192 if device == "cuda" else 64, folder)
+
+
+def rollout(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
+    """Return the rows of the rollout ledger of an attention, for 512 tokens."""
+    return [ledger(item, dtype, seed=0, length=512 if device == "cuda" else 64, device=device) for dtype in DTYPES]
 
 
 def _setting(device: str, batch_size: int) -> Setting:

@@ -1,9 +1,9 @@
 """Measure on a machine with a GPU and no network, step by step: `python -m tools.gpu.supervisor OUT` (scripts/gpu.sh).
 
 A worker process imports the project once and measures one item after another: an attention, a task, a precision. This
-process only watches it. An item that fails, crashes the process or exceeds the time of its step is recorded, and the
-next one starts. The archive ``OUT/gpu.tar.gz`` is replaced after every step. The tables are printed at the end, the
-most important one last.
+process only watches it. An item that fails, crashes the process or exceeds the time of its step is recorded with its
+rows so far, and the next one starts. The archive ``OUT/gpu.tar.gz`` is replaced after every item. The tables are
+printed at the end, the most important one last.
 
 docs/internals/gpu-kernels.md lists the steps.
 """
@@ -53,7 +53,7 @@ GRACE = 5
 
 @dataclass(frozen=True)
 class Step:
-    """A table: the function of that name in ``tools.gpu.measurements`` returns its rows, one item at a time.
+    """A table: the function of that name in ``tools.gpu.measurements`` returns or yields the rows of an item.
 
     Attributes:
         seconds: its share of the budget; what a step leaves is added to the next one.
@@ -72,10 +72,10 @@ RECURRENT = (
 )  # fmt: skip
 CHECKED = (
     *(f"layer {name}" for name in ("vanilla", *RECURRENT, "local")),
-    "recurrence", "delta_rule", "delta_product", "kda", "comba", "gated_delta_rule_2", "rwkv7",
-    "generalized_delta_rule", "block_recurrence", "block_states", "delta_states", "generalized_delta_states",
+    *(f"kernels {name}" for name in (*RECURRENT, "deltanet", "gated_deltanet_2", "forgetting", "abc")),
+    *(f"kernels {name}" for name in ("vanilla", "vanilla:window=20", "local")),
 )  # fmt: skip
-"""Layers first: costs have the shapes for which their kernels are compiled."""
+"""Layers first: costs have the shapes for which their kernels are compiled. All operations have an attention."""
 TASKS = ("lm", "mlm", "sum", "sr", "pcc", "lstf", "tts fastspeech2", "tts transformer_tts")
 RUNS = tuple(
     f"{seed} {attention} {dataset} {features}"
@@ -88,9 +88,9 @@ RUNS = tuple(
 STEPS = {
     "machine": Step("machine and versions", 5, ("all",), ("all",)),
     "roofs": Step("measured rates of the machine", 20, ("rates", "launches", "softmax"), ("rates", "softmax")),
-    "correctness": Step("errors in bfloat16 against float64", 90, CHECKED, ("layer gla", "recurrence")),
-    "kernels": Step("backends that differ from attentions/backends.csv", 20, ("CS", "NS", "NC", "CC", "flex"), ("CS",)),
-    "costs": Step("time in milliseconds", 180, ("vanilla", *RECURRENT, "local"), ("vanilla", "gla")),
+    "correctness": Step("errors in bfloat16 against float64", 90, CHECKED, ("layer gla", "kernels gla")),
+    "kernels": Step("backends that differ from attentions/backends.csv", 40, ("CS", "NS", "NC", "CC", "flex"), ("CS",)),
+    "costs": Step("time in milliseconds", 160, ("vanilla", *RECURRENT, "local"), ("vanilla", "gla")),
     "lm": Step(
         "training steps of LM at the paper's size",
         90,
@@ -104,12 +104,24 @@ STEPS = {
         TASKS,
     ),
     "decoding": Step("decoding in milliseconds per token", 40, ("vanilla", *RECURRENT), ("vanilla", "gla")),
+    "rollout": Step("distances of steps, chunks and batches from one call", 20, ("vanilla", *RECURRENT), ("gla",)),
     "table3": Step("Table 3, LSTF NC on ETT", 500, RUNS, RUNS[:6]),
 }
 """In the order in which they are measured."""
 FIRST = tuple(name for name in STEPS if name != "table3")
 """The steps without a choice."""
-PRINTED_FROM_LEAST = ("machine", "tasks", "kernels", "decoding", "correctness", "roofs", "lm", "costs", "table3")
+PRINTED_FROM_LEAST = (
+    "machine",
+    "tasks",
+    "kernels",
+    "rollout",
+    "decoding",
+    "correctness",
+    "roofs",
+    "lm",
+    "costs",
+    "table3",
+)
 """Tables by importance; the last lines of a log are the ones that are always kept."""
 
 
@@ -193,9 +205,10 @@ def write_archive(folder: Path, out: Path) -> None:
 
 
 def work(module: str, device: str, folder: Path, connection: Connection) -> None:
-    """Answer each received (step, item) by its rows, or by the traceback of its error, in a process of its own.
+    """Answer each received (step, item) by its rows and its status, in a process of its own.
 
-    The first answer, when the project is imported, is empty.
+    Each row is sent as soon as it is measured, without a status; the last answer has the status, and the traceback of
+    an error. The first answer, when the project is imported, is empty.
     """
     os.setpgrp()  # killed together with the processes that it starts
     with (folder / "log.txt").open("a") as log:
@@ -212,12 +225,14 @@ def work(module: str, device: str, folder: Path, connection: Connection) -> None
             except EOFError:  # all is measured
                 return
             try:
-                connection.send(("ok", getattr(measurements, step)(item, device, folder), ""))
+                for row in getattr(measurements, step)(item, device, folder):
+                    connection.send(("", row))
+                connection.send(("ok", ""))
             except KeyboardInterrupt:
-                connection.send(("out of time", [], ""))
+                connection.send(("out of time", ""))
             except Exception:
                 error, is_usable = traceback.format_exc(), measurements.is_usable(device)
-                connection.send(("failed" if is_usable else LOST, [], error))
+                connection.send(("failed" if is_usable else LOST, error))
 
 
 class Worker:
@@ -248,14 +263,16 @@ class Worker:
 
     def measure(self, step: str, item: str, seconds: float) -> tuple[str, list[Row], str]:
         """Return status, rows and error of an item, which is interrupted after ``seconds``."""
+        rows: list[Row] = []
         try:
             self._connection.send((step, item))
-            if not self._connection.poll(seconds):
+            status, error = self._receive(rows, seconds)
+            if not status:
                 self._process.terminate()
-                if not self._connection.poll(GRACE):
-                    self.stop()
-                    return "out of time", [], f"killed after {seconds:.0f} s"
-            status, rows, error = self._connection.recv()
+                status, error = self._receive(rows, GRACE)
+            if not status:
+                self.stop()
+                return "out of time", rows, f"killed after {seconds:.0f} s"
             if status == LOST:
                 self.stop()
             return status, rows, error
@@ -263,7 +280,17 @@ class Worker:
             self._process.join(GRACE)
             code = self._process.exitcode
             self.stop()
-            return "crashed", [], f"the process ended with status {code}"
+            return "crashed", rows, f"the process ended with status {code}"
+
+    def _receive(self, rows: list[Row], seconds: float) -> tuple[str, str]:
+        """Add the rows of an item, and return its status and error; no status if it takes more than ``seconds``."""
+        end = time.monotonic() + seconds
+        while self._connection.poll(max(end - time.monotonic(), 0)):
+            status, content = self._connection.recv()
+            if status:
+                return status, content
+            rows.append(content)
+        return "", ""
 
     def stop(self, *, is_idle: bool = False) -> None:
         """End the process, if there is one; it is killed if it is not idle."""
@@ -281,7 +308,7 @@ class Worker:
 
 
 def measure_all(names: Sequence[str], worker: Worker, results: Results, device: str, end: float) -> Iterator[str]:
-    """Measure the items of all steps until ``end`` (``time.monotonic``), and yield the name of each finished step.
+    """Measure the items of all steps until ``end`` (``time.monotonic``), and yield the name of each finished item.
 
     The deadline of a step is its share of the time, counted from the start of the first step.
     """
@@ -299,7 +326,7 @@ def measure_all(names: Sequence[str], worker: Worker, results: Results, device: 
             seconds = time.monotonic() - start
             results.add(name, item, status, seconds, rows, error)
             print(f"{start - begin:4.0f} s  {name} {item}: {status}, {seconds:.1f} s", flush=True)
-        yield name
+            yield item
 
 
 def main(argv: Sequence[str] | None = None) -> int:

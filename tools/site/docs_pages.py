@@ -56,7 +56,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that exist on the site only."""
     pages = {page: (ROOT / name).read_text().replace("](docs/", "](") for name, page in COPIES.items()}
     pages |= {f"reference/attentions/{name}.md": output("list", name, "--markdown") for name in _attention_names()}
-    pages |= {"reference/cli.md": commands(), "paper/taxonomy.md": taxonomy()}
+    pages["reference/cli.md"] = commands()
     pages[str(NOTEBOOK.with_suffix(".md"))] = notebook_page(DOCS / NOTEBOOK)
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
@@ -79,7 +79,7 @@ def output(*words: str) -> str:
     """Return what `cab WORDS` prints, unwrapped."""
     stream = io.StringIO()
     before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "2000" if words == ("run", "--help") else "100"
+    os.environ["COLUMNS"] = "2000" if words[0] == "run" else "100"
     try:
         with contextlib.redirect_stdout(stream), contextlib.suppress(SystemExit):
             main(list(words))
@@ -117,16 +117,11 @@ def commands() -> str:
     return "\n\n".join(parts)
 
 
-def options(section: str) -> str:
-    """Return the options of a section of `cab run --help`: run, trainer, local or slurm."""
-    heading, rows = "", []
-    for line in output("run", "--help").splitlines():
-        if match := re.match(r"with cluster=(\w+):$", line):
-            heading = match[1]
-        elif match := re.match(r"  ([a-z_]+(?:\.\w+)*)=(\S.*?)(?:\s{2,}(\S.*))?$", line):
-            of_line = heading or ("trainer" if match[1].startswith("trainer.") else "run")
-            rows += [(match[1], match[2], match[3] or "")] if of_line == section else []
-    return "\n".join(f"- `{key}={default}`{': ' * bool(text)}{text}" for key, default, text in rows)
+def options(*named: str) -> str:
+    """Return the options of `cab run --help`; of what is ``named``, such as ``trainer default``, if given."""
+    text = output("run", *["=".join(named)] * bool(named), "--help")
+    rows = re.findall(r"^  ([a-z_]+(?:\.\w+)*)=(\S.*?)(?:\s{2,}(\S.*))?$", text, re.MULTILINE)
+    return "\n".join(f"- `{key}={default}`{': ' * bool(about)}{about}" for key, default, about in rows)
 
 
 def _attention_names() -> list[str]:
@@ -136,11 +131,6 @@ def _attention_names() -> list[str]:
 def listed(kind: str) -> str:
     """Return what `cab list KIND` prints."""
     return _block(output("list", kind))
-
-
-def taxonomy() -> str:
-    """Return the page with the paper's Table 13 compared with the verification results."""
-    return f"# Table 13, verified\n\n`cab paper table13` prints this table.\n\n{_block(output('paper', 'table13'))}"
 
 
 def api(*names: str) -> str:
@@ -225,6 +215,31 @@ def backends() -> str:
     return "\n".join(lines)
 
 
+def rollout(device: str) -> str:
+    """Return the table of ``results/rollout`` of a device: the largest value over seeds, in bfloat16 and in float32."""
+    found = defaultdict[tuple[str, str], list[dict[str, str]]](list)
+    with (ROOT / f"results/rollout/{device}.csv").open() as file:
+        for row in csv.DictReader(file):
+            found[row["attention"], row["dtype"]].append(row)
+
+    def largest(name: str, dtype: str, column: str) -> str:
+        values = [float(row[column]) for row in found[name, dtype] if row[column]]
+        return f"{max(values):.2g}" if values else "–"
+
+    columns = ("row_error", "steps_error", "steps", "chunks", "batch", "packed", "growth", "kl")
+    lines = []
+    for name in sorted(name for name, dtype in [*found] if dtype == "bfloat16"):
+        values = [largest(name, "bfloat16", column) for column in columns]
+        values[6] = values[6] if float(values[2]) >= 1.0 else "–"
+        values += [largest(name, "float32", column) for column in ("row_error", "steps", "batch")]
+        lines.append(f"| `{name}` | {' | '.join(values)} |")
+    header = (
+        "| Attention | Error of the row | Error of steps | Steps | Chunks | Batch | Packed | Growth | KL per token | "
+        "float32: error of the row | float32: steps | float32: batch |"
+    )
+    return "\n".join([header, f"|{' --- |' * 12}", *lines])
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "api": api,
     "backends": backends,
@@ -232,7 +247,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "list": listed,
     "options": options,
 }
-PARTS |= {"hydra": hydra, "paper": paper_tables}
+PARTS |= {"hydra": hydra, "paper": paper_tables, "rollout": rollout}
 
 
 def notebook_page(path: Path) -> str:

@@ -1,8 +1,8 @@
-"""Write committed results into README.md, the gallery and the guide to the paper, and draw the README's figure.
+"""Write committed results into README.md and the guide to the paper, and draw the README's figure.
 
 ``python -m tools.site.readme_figure`` replaces the text between ``<!-- results -->`` and ``<!-- /results -->`` in
-README.md, docs/results/gallery.md and docs/howto/reproduce-the-paper.md, and writes docs/assets/recall-and-state.svg.
-tests/project/test_readme.py fails if they differ from the records in results.
+README.md and docs/howto/reproduce-the-paper.md, and writes docs/assets/recall-and-state.svg. If they differ from the
+records in results, tests/project/test_readme.py fails.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import pandas as pd
 from cab import load_results
 from cab.records.files import REFERENCE_DIRS
 from cab.results.figures import INK, MUTED, POSITIVE, frontier_figure
-from cab.results.suite_board import Suite, board_table, core_cells, main_sentence, recall_points, state_size, suite_of
+from cab.results.suite_board import Suite, main_sentence, recall_points, state_size, suite_of
 from cab.results.summarize import summarize
 
 ROOT = Path(__file__).parents[2]
-README, GALLERY = ROOT / "README.md", ROOT / "docs" / "results" / "gallery.md"
+README = ROOT / "README.md"
 PAPER = ROOT / "docs" / "howto" / "reproduce-the-paper.md"
 FIGURE = ROOT / "docs" / "assets" / "recall-and-state.svg"
 REPRODUCED = ROOT / "results" / "reproduced"
@@ -41,17 +41,9 @@ def reference_suite() -> Suite:
 
 
 def readme_text(suite: Suite) -> str:
-    """Return the main sentence and the figure."""
-    return f"{main_sentence(suite)}\n\n![Recall against the size of the decode state](docs/assets/{FIGURE.name})"
-
-
-def gallery_text(suite: Suite) -> str:
-    """Return the main sentence, and the board per pattern, without costs."""
-    parts = [main_sentence(suite)]
-    for pattern in dict.fromkeys(cell.pattern for cell in core_cells().values()):
-        grid, *_ = board_table(suite, pattern=pattern).to_markdown().split("\n\n")  # the page explains the signs once
-        parts += [f"### {pattern}", grid]
-    return "\n\n".join(parts)
+    """Return the first of the main sentences, and the figure."""
+    first, *_ = main_sentence(suite).split(". ")
+    return f"{first}.\n\n![Recall against the size of the decode state](docs/assets/{FIGURE.name})"
 
 
 def reproduced_text() -> str:
@@ -88,7 +80,7 @@ def main() -> None:
     """Write the documents and the figure."""
     suite = reference_suite()
     draw(suite.board, FIGURE)
-    texts = {README: readme_text(suite), GALLERY: gallery_text(suite), PAPER: reproduced_text()}
+    texts = {README: readme_text(suite), PAPER: reproduced_text()}
     for path, text in texts.items():
         content = path.read_text()
         assert len(BLOCK.findall(content)) == 1, path
