@@ -7,7 +7,7 @@ SEED ?= 0
 export PYTHONDONTWRITEBYTECODE =
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: setup fairseq demo test test-slow test-all test-lowest verify lint docs bench mutations gpu clean
+.PHONY: setup fairseq demo test test-slow test-nightly test-all test-lowest verify lint docs bench mutations gpu clean
 
 setup:
 	@PYTHON="$(PYTHON)" scripts/environment.sh
@@ -29,7 +29,11 @@ test: setup
 test-slow: setup
 	@scripts/browser.sh
 	-$(MAKE) fairseq
-	scripts/with_slurm.sh env $(PYTEST) -m slow
+	scripts/with_slurm.sh env $(PYTEST) -m "slow and not nightly"
+
+# Minutes each: every Hugging Face type, and the kernels of others under Triton's interpreter at all sizes.
+test-nightly: setup
+	$(PYTEST) -m nightly
 
 test-all: test test-slow
 

@@ -7,7 +7,7 @@ wanted=$({ "$python" -VV; cat pyproject.toml constraints-lowest.txt "$0"; } | sh
 if [ "$(cat .venv-lowest/ready 2>/dev/null)" != "$wanted" ]; then
     "$python" -m venv --clear .venv-lowest
     .venv-lowest/bin/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints-lowest.txt \
-        -e '.[text,audio,vision,tensorboard,wandb,cluster,cuda]' pytest hypothesis
+        -e '.[text,audio,vision,tensorboard,wandb,cluster,testing,cuda]' hypothesis
     echo "$wanted" >.venv-lowest/ready
 fi
 OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest tests/project/test_packaging.py tests/cab/registry/test_registries.py \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import shutil
 import signal
@@ -11,10 +12,11 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cab import executed
 from cab.files.cache import cache_root
 
 if TYPE_CHECKING:  # the process that starts the workers runs no test
@@ -24,8 +26,12 @@ SAMPLES = ("lm/train", "lstf/ETTh1.csv", "pcc/sample.json", "sr/ffhq_16_128", "s
 """Files and folders of the samples. The whole data sets, which ``CAB_DATA`` may name as well, lack some of them."""
 WANT_OF_SAMPLES = "samples of the real data sets"
 CONFORMANCE = "tests/attentions/test_attentions_conformance.py"
+executed._is_kept["tests"] = False  # a program has the foreign modules of its process, but not those of its tests
 os.environ.setdefault("CAB_CONFORMANCE_SEED", datetime.datetime.now(datetime.UTC).date().isoformat())  # for all workers
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of every `cab` that a test starts: sums do not depend on their split
+if "CAB_DATA" in os.environ:  # of the user, for the tests that ask for samples; no other depends on it
+    os.environ["CAB_TEST_DATA"] = os.environ.pop("CAB_DATA")
+os.environ["COLUMNS"] = "80"  # help and tables are as wide, whatever the terminal
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_root() / "numba"))  # compiled once, whatever cache a test has
 if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share that of the process that starts them
     CACHE = tempfile.TemporaryDirectory(prefix="cab-tests-")  # the user's has rows of `cab verify`; left alone, too
@@ -49,6 +55,16 @@ def _own_service() -> None:
     os.environ.pop("WANDB_SERVICE", None)
 
 
+@pytest.fixture(autouse=True)
+def _own_messages() -> Iterator[None]:
+    """The handlers with which a command replaced those of the process are gone with the test."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _files_of_module() -> Iterator[None]:
     yield from _without_other_files()
@@ -63,11 +79,15 @@ def _without_other_files() -> Iterator[None]:
     """Code that other tests loaded from files is not part of the programs of this one, nor are their folders found."""
     from cab.registry.program import STANDALONE
 
-    others, path = dict(STANDALONE), list(sys.path)
-    STANDALONE.clear()
+    found: tuple[Any, ...] = (STANDALONE, executed.FOREIGN, executed.LIBRARIES)
+    kept = [(names, names.copy()) for names in found]
+    path = list(sys.path)
+    for names, _ in kept:
+        names.clear()
     yield
-    STANDALONE.clear()
-    STANDALONE.update(others)
+    for names, others in kept:
+        names.clear()
+        names.update(others)
     sys.path[:] = path
 
 
@@ -100,14 +120,13 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         return err
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CAB_DATA", raising=False)
     return line
 
 
 @pytest.fixture(scope="session")
 def samples() -> Path:
     """The folder of samples of the real data sets, if ``CAB_DATA`` names one."""
-    folder = Path(os.environ.get("CAB_DATA") or os.devnull).absolute()
+    folder = Path(os.environ.get("CAB_TEST_DATA") or os.devnull).absolute()
     if not all((folder / name).exists() for name in SAMPLES):
         pytest.skip(f"{WANT_OF_SAMPLES}; CAB_DATA=FOLDER make test, with {', '.join(SAMPLES)} in FOLDER")
     return folder
@@ -155,7 +174,7 @@ def pytest_configure() -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     reasons = [report.longrepr[2] for report in terminal.stats.get("skipped", [])] if terminal else []
-    expected = ["got empty parameter set", *([] if os.environ.get("CAB_DATA") else [WANT_OF_SAMPLES])]
+    expected = ["got empty parameter set", *([] if os.environ.get("CAB_TEST_DATA") else [WANT_OF_SAMPLES])]
     reasons = [reason for reason in reasons if not any(words in reason for words in expected)]
     if reasons and session.config.option.complete and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

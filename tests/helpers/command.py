@@ -86,6 +86,10 @@ def _run(words: list[str], cwd: Path, environment: dict[str, str], *files: Path)
         runpy.run_path(str(STOPPING / "sitecustomize.py"))
     sys.argv = words
     from cab.cli.main import main
+    from cab.executed import FOREIGN, LIBRARIES
+
+    FOREIGN.clear()  # these modules are of the tests; a user's process has not executed them
+    LIBRARIES.clear()
 
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

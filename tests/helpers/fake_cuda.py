@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -64,6 +64,8 @@ class Counts(TorchDispatchMode):
         self.launches = self.bytes = self.float32_bytes = self.casts = self.cast_bytes = self.float64_launches = 0
         self.kernels: Counter[str] = Counter()
         """Calls of each kernel that a stub replaces."""
+        self.products = set[torch.dtype]()
+        """Types of products of batches of matrices."""
         self.host: list[str] = []
         """Reads of a CUDA tensor by the host and blocking copies, ``file:line operator``, in order."""
 
@@ -94,6 +96,8 @@ class Counts(TorchDispatchMode):
         if outputs and not func.is_view and name not in FREE:
             sources = [] if name in FROM_NOTHING else inputs
             self.add(1, sources, outputs)
+            if name in {"bmm", "baddbmm"}:
+                self.products.add(outputs[0].dtype)
             if name == "_to_copy":
                 self.casts += 1
                 self.cast_bytes += sum(map(size, sources + outputs))
@@ -245,7 +249,7 @@ FLA_CHUNK = 64
 
 
 class FlaFunction(Opaque):
-    """A function of flash-linear-attention, which copies inputs that are not contiguous.
+    """A function of flash-linear-attention, which copies inputs that are not contiguous, but for convolutions.
 
     A recurrence maps q, k, v and more [B, T, H, ...] to outputs and the last state, and writes and reads the state
     [K, V] before each chunk. The others map an input to an output of its shape, a convolution also to a state.
@@ -256,26 +260,30 @@ class FlaFunction(Opaque):
         super().__init__(counts, f"fla {name}", FLA_LAUNCHES.get(name, 8) if path.startswith("ops.") else 1)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        inputs = [x.contiguous() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        convolves = self.path.endswith("causal_conv1d")
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        inputs = [x if convolves and x is inputs[0] else x.contiguous() for x in inputs]
         if "v" not in kwargs:
-            output = torch.empty_like(inputs[0])
+            output = torch.empty_like(inputs[0], memory_format=torch.contiguous_format)
             self.count(inputs, [output])
-            return (output, None) if self.path.endswith("causal_conv1d") else output
+            return (output, None) if convolves else output
         value, (batch, length, _, keys) = kwargs["v"], kwargs["q"].shape
         heads, width = value.shape[2:]
         output = torch.empty(batch, length, heads, width, dtype=value.dtype, device=value.device)
-        if "initial_state" not in kwargs:
+        if not kwargs.keys() & {"initial_state", "h0"}:
             self.count(inputs, [output])
             return output
         state = torch.empty(batch, heads, keys, width, dtype=torch.float32, device=value.device)
         self.count(inputs, [output, state], 4 * batch * heads * -(-length // FLA_CHUNK) * keys * width)
-        return output, state
+        return (None, state, output) if "h0" in kwargs else (output, state)
 
 
 def stub_modules(counts: Counts) -> dict[str, ModuleType]:
     """Return stand-ins of modules whose import needs a GPU or loads the compiler."""
     triton = ModuleType("attentions.kernels.triton_kernels")
     triton.recurrence_sums, triton.delta_rule_states = triton_stubs(counts)  # type: ignore[attr-defined]
+    triton.gated_skip = elementwise_stub(counts, "gated_skip")  # type: ignore[attr-defined]
+    triton.turned = turned_stub(counts)  # type: ignore[attr-defined]
     return {"attentions.kernels.triton_kernels": triton}
 
 
@@ -297,6 +305,31 @@ def triton_stubs(counts: Counts) -> tuple[Callable[..., Any], Callable[..., Any]
         return outputs
 
     return recurrence_sums, delta_rule_states
+
+
+def elementwise_stub(counts: Counts, name: str) -> Callable[..., Tensor]:
+    """Return a stub of a kernel from tensors to one like the first."""
+
+    def run(*inputs: Tensor | float | None) -> Tensor:
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        output = torch.empty_like(tensors[0])
+        Opaque(counts, f"triton {name}").count(tensors, [output])
+        return output
+
+    return run
+
+
+def turned_stub(counts: Counts) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """Return a stub of the kernel that gives queries and keys to each head."""
+
+    def run(query: Tensor, key: Tensor, *biases: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        (rows, length, keys), heads = query.shape, len(biases[0])
+        outputs = query.new_empty(rows, length, heads, keys), query.new_empty(rows, length, heads, keys)
+        products = query.new_empty(rows, heads, length, dtype=torch.float32)
+        Opaque(counts, "triton turned").count([query, key, *biases], [*outputs, products])
+        return *outputs, products
+
+    return run
 
 
 HALVES = {torch.bfloat16, torch.float16}
@@ -348,6 +381,7 @@ def stubs(counts: Counts) -> dict[Any, dict[str, Callable[..., Any]]]:
         F: {"scaled_dot_product_attention": sdpa},
         flex: {"flex_attention": flex_attention},
         torch: {"compile": lambda function, **_: function},
+        torch.cuda: {"device_of": nullcontext},
         flash_linear_attention: {"find": lambda path: FlaFunction(counts, path)},
         window_attention: {"flex_works": lambda *_: True},
     }

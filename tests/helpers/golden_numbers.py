@@ -1,8 +1,8 @@
 """Read golden files: numbers of public code with the parameters of one of our attentions (tools/golden writes them).
 
-A file contains ``about`` (JSON: attention, pattern, sizes, options, source, tolerance), and either the inputs
-(``input.I``), parameters (``state.NAME``), random numbers (``noise.NAME``), ``output`` and gradients (``grad.I``), or
-the quantiles of initial parameters (``start.NAME``).
+The file of an attention contains its cases, each in a folder of its name: ``about`` (JSON: attention, pattern, sizes,
+options, source, tolerance), and either the inputs (``input.I``), parameters (``state.NAME``), random numbers
+(``noise.NAME``), ``output`` and gradients (``grad.I``), or the quantiles of initial parameters (``start.NAME``).
 """
 
 from __future__ import annotations
@@ -22,16 +22,27 @@ FOLDER = Path(__file__).parents[1] / "public_numbers"
 QUANTILES = (0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98, 1.0)
 
 
+def cases() -> dict[str, Path]:
+    """Return the file of each case."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.npz")):
+        with np.load(path) as file:
+            found |= {name.removesuffix("/about"): path for name in file.files if name.endswith("/about")}
+    return found
+
+
 @dataclass(frozen=True)
 class Golden:
     about: dict[str, Any]
     arrays: dict[str, Tensor]
 
     @classmethod
-    def read(cls, path: Path) -> Golden:
+    def read(cls, path: Path, case: str) -> Golden:
         with np.load(path) as file:
-            arrays = {name: torch.from_numpy(file[name]) for name in file.files if name != "about"}
-            return cls(json.loads(str(file["about"])), arrays)
+            names = [name for name in file.files if name.startswith(f"{case}/")]
+            arrays = {name.removeprefix(f"{case}/"): file[name] for name in names}
+        about = json.loads(str(arrays.pop("about")))
+        return cls(about, {name: torch.from_numpy(x) for name, x in arrays.items()})
 
     def named(self, prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): x for name, x in self.arrays.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""Attentions whose rank is known before they are trained, to check that the suite finds it (docs/results/gallery.md).
+"""Attentions whose rank is known before they are trained, to check that the suite finds it.
 
 Not causal, and not registered: `attention=FILE.py:Class` with ``pattern=NS`` or ``NC``.
 """

@@ -216,12 +216,13 @@ class PrintedNumbers(NamedNumbers):
             self.add(output, (*scored, "seeds of index", *place), of_csv(row.get("runs") or row.get("seeds") or ""))
 
     def figure_csv(self, output: str, text: str) -> None:
+        """Own correlations of patterns, and of tasks of one pattern; the published ones were read off the figures."""
         for row in csv_rows(text):
-            for column in ("own", "published", "recomputed"):
-                if column in row:
-                    read = number if column == "published" else of_csv
-                    source = self._own if column == "own" else column
-                    self._correlation(output, row, self._scored(row, source), read(row[column]))
+            (first, a), (second, b) = ((name.split() * 2)[:2] for name in (row["a"], row["b"]))
+            kind = "benchmark" if "LRA" in (row["a"], row["b"]) else "pattern" if a == first else "task"
+            if kind != "task" or first == second:
+                place = {"kind": kind, "pattern": first if kind == "task" else "", "a": a, "b": b}
+                self._correlation(output, place, self._scored(row, self._own), of_csv(row["own"]))
 
     def correlation_csv(self, output: str, text: str) -> None:
         for row in csv_rows(text):
@@ -275,7 +276,8 @@ class PrintedNumbers(NamedNumbers):
                 self._indices(output, table, sources, tasks)
                 self._page_metrics(output, table, sources[0], of_table)
             elif name.endswith(("-tasks", "-correlation")):
-                scored = self._scored({}, sources[0])
+                is_printed = sources[0] == "published"
+                scored = ("recomputed", "printed") if is_printed else self._scored({}, sources[0])
                 for pair, pearson, *_ in table.rows:
                     a, _, b = pair.partition(" and ")
                     of = {"kind": "task", "pattern": table.pattern} if name.endswith("-tasks") else {"pattern": ""}

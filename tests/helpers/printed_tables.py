@@ -101,12 +101,20 @@ def html_tables(page: str) -> dict[str, PrintedTable]:
     """The tables of a page that have an ID."""
     found = {}
     for name, body in re.findall(r"<table[^>]*\bid=\"([^\"]+)\"[^>]*>(.*?)</table>", page, flags=re.S):
-        lines = [
-            [_plain(cell) for cell in re.findall(r"<t[hd]\b.*?>(.*?)</t[hd]>", row, flags=re.S)]
-            for row in re.findall(r"<tr.*?</tr>", body, flags=re.S)
+        lines = [_cells(row) for row in re.findall(r"<tr.*?</tr>", body, flags=re.S)]
+        groups = lines.pop(0) if "colspan" in body else [""] * len(lines[0])
+        header = [
+            f"{group}: {label}" if " / " in group else label for group, label in zip(groups, lines[0], strict=True)
         ]
-        found[name] = PrintedTable(name.replace("-", " "), lines[0], lines[1:])
+        found[name] = PrintedTable(name.replace("-", " "), header, lines[1:])
     return found
+
+
+def _cells(row: str) -> list[str]:
+    """The texts of a row, that of a cell above several columns for each of them."""
+    cells = re.findall(r"<t[hd]\b([^>]*)>(.*?)</t[hd]>", row, flags=re.S)
+    spans = [int((re.findall(r'colspan="(\d+)"', attributes) or [1])[0]) for attributes, _ in cells]
+    return [_plain(text) for span, (_, text) in zip(spans, cells, strict=True) for _ in range(span)]
 
 
 def _plain(cell: str) -> str:

@@ -19,6 +19,7 @@ LAYERS = (
     "analysis",
     "runner",
     "results",
+    "pytest_plugin",
     "testing",
     "verification",
     "data",
@@ -32,7 +33,7 @@ LAYERS = (
 """Packages of `cab`, the highest first; each imports only from those after it."""
 
 
-MODULES = ("hydra_app", "testing")
+MODULES = ("hydra_app", "pytest_plugin", "testing")
 """Layers of one module."""
 PLUG_INS = {
     "engines": "runner",
@@ -123,7 +124,10 @@ def test_imports_of_plug_ins_lead_down():
 def test_efficiency_has_only_the_hardware_from_the_runner():
     trees = {path: ast.parse(path.read_text()) for path in (ROOT / "cab/efficiency").glob("*.py")}
     found = {f"{path.stem} imports {name}" for path, tree in trees.items() for name in imports(tree)}
-    assert {text for text in found if "cab.runner" in text} == {"benchmark imports cab.runner.provenance"}
+    assert {text for text in found if "cab.runner" in text} == {
+        "benchmark imports cab.runner.provenance",
+        "gpu imports cab.runner.provenance",
+    }
 
 
 def test_cab_imports_no_plug_in():

@@ -35,7 +35,6 @@ def test_help() -> None:
 def test_checks_and_tables() -> None:
     """Descriptions that generated pages take from the code."""
     rows = [docs_pages.options(section) for section in ("run", "trainer", "local", "slurm")]
-    rows.append(docs_pages.taxonomy())
     assert [fault for page in rows for paragraph in paragraphs(page) for fault in faults(paragraph)] == []
 
 

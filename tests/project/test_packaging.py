@@ -56,6 +56,16 @@ def test_workflows_call_the_verbs_of_make(workflow: Path) -> None:
         assert re.search(rf"^{verb}:", MAKEFILE, flags=re.MULTILINE), command
 
 
+def test_the_address_of_the_project_is_in_one_place() -> None:
+    """That of pyproject.toml; while it has none, documents name what a reader has to replace."""
+    address = PROJECT.get("urls", {}).get("Repository")
+    clones = [f"git clone {address or 'REPOSITORY_URL'} cab && cd cab"] * 2
+    documents = [(ROOT / name).read_text() for name in ("README.md", "docs/howto/install.md")]
+    assert [re.search(r"git clone .*", text)[0] for text in documents] == clones  # type: ignore[index]
+    assert (yaml.safe_load((ROOT / "CITATION.cff").read_text()).get("repository-code")) == address
+    assert ("there is no fixed one yet" in documents[0]) == (address is None)
+
+
 def test_a_wrong_interpreter_is_one_line(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 3.10\n")

@@ -13,7 +13,7 @@ import torch
 
 from cab.cli.main import COMMANDS as CAB_COMMANDS, EXAMPLES
 from cab.errors import EXAMPLE_COMMAND
-from cab.registry.registries import TASKS
+from cab.registry.registries import ATTENTIONS, TASKS
 from cab.results.figures import INK
 from cab.results.published import published_cells
 from cab.results.suite_board import recall_points, state_size
@@ -89,6 +89,7 @@ def test_its_commands_run_one_after_another(tmp_path: Path) -> None:
     commands = runnable(commands_in_order())
     assert len(commands) == len(set(commands)) >= 18
     assert [command for command in COMMANDS if command and command not in commands] == [
+        "git clone REPOSITORY_URL cab && cd cab",
         "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make setup",
         "source .venv/bin/activate",
     ]
@@ -99,7 +100,7 @@ def test_its_commands_run_one_after_another(tmp_path: Path) -> None:
         assert (tmp_path / "build/board" / file).stat().st_size > 100
     assert (tmp_path / "results/local/leaderboard/index.html").stat().st_size > 10_000
     published, mine = (output for command, output in outputs.items() if command.startswith("cab paper table3"))
-    assert re.search(r"^abc .*\d\.\d\d\d +-?\d\.\d+ +1$", published, re.MULTILINE), "all metrics and the index"
+    assert re.search(r"^(† )?abc .*\d\.\d\d\d +-?\d\.\d+ +1$", published, re.MULTILINE), "all metrics and the index"
     assert re.search(r"^(† )?GatedMean .*\d\.\d", mine, re.MULTILINE)
 
 
@@ -116,7 +117,13 @@ def test_its_python_expression_builds_an_attention() -> None:
 def test_it_says_what_table_3_takes_before_the_first_command() -> None:
     text = " ".join(FIRST_SCREEN.partition("```bash")[0].split())
     assert "Table 3 is not reproduced yet" in text
-    assert re.search(r"\b251 runs take 19,052 GPU hours\b.*\b97 days on eight GPUs\b.*\byou rehearse\b", text)
+    assert re.search(r"\b251 runs take 19,052 GPU hours\b.*\bon eight GPUs 97 days\b.*\brehearse it\b", text)
+    tested = [entry.name for entry in ATTENTIONS if entry.name not in ("none", "eager", "flash")]
+    assert f"[{len(tested)} that it contains]" in text
+    linear = [[*map(str, entry.patterns)] for entry in ATTENTIONS if entry.complexity == "n"]
+    cross = [patterns for patterns in linear if {"NS", "NC"} <= {*patterns}]
+    assert f"{len(cross)} attentions of linear time" in text
+    assert f"NS and NC, {sum('CC' in patterns for patterns in cross)} of them also CC" in text
 
 
 def test_the_overview_of_the_documentation_has_the_same_commands() -> None:
@@ -137,13 +144,13 @@ def test_its_make_targets_exist() -> None:
 
 def test_its_results_are_those_of_the_committed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If this fails, run ``python -m tools.site.readme_figure``."""
-    committed = {name: getattr(readme_figure, name) for name in ("README", "GALLERY", "PAPER", "FIGURE")}
+    committed = {name: getattr(readme_figure, name) for name in ("README", "PAPER", "FIGURE")}
     for name, path in committed.items():
         monkeypatch.setattr(readme_figure, name, tmp_path / path.name)
         (tmp_path / path.name).write_text(readme_figure.BLOCK.sub("", path.read_text()))
     monkeypatch.setattr(readme_figure, "ROOT", tmp_path)
     readme_figure.main()
-    for name in ("README", "GALLERY", "PAPER"):
+    for name in ("README", "PAPER"):
         assert (tmp_path / committed[name].name).read_text() == committed[name].read_text(), name
     figures = [path.read_text() for path in (committed["FIGURE"], tmp_path / committed["FIGURE"].name)]
     names = [re.findall(r">([^<>]+)</text>", figure) for figure in figures]

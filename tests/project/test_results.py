@@ -37,3 +37,10 @@ def test_what_commands_of_documents_write_is_ignored() -> None:
     command = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), "check-ignore", "--no-index", *sorted(written)]
     ignored = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
     assert set(ignored) == written
+
+
+def test_results_name_no_folder_of_a_machine() -> None:
+    """An absolute path, as in a message of a library that is installed in an unusual place."""
+    tables = [path for path in committed("results/**/*", "results/*") if path.suffix in (".csv", ".json", ".jsonl")]
+    found = [path for path in tables if re.search(r"(?:^|[\s('\"=,])/\w+/\w+", path.read_text(), re.MULTILINE)]
+    assert found == []

@@ -5,66 +5,37 @@ The interpreter has to be chosen before Triton is loaded, so this runs in a proc
 
 from __future__ import annotations
 
-import builtins
-import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
-import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
-from triton.runtime.autotuner import Autotuner
-from triton.runtime.interpreter import _implicit_cvt
 
-from attentions.forgetting import forgetting_attention
 from attentions.kernels import delta_rule as delta_rules, fla_kernels
-from attentions.kernels.layers import rotary
-from attentions.kernels.norms import rms_norm, unit
+from attentions.kernels.causal_abc import causal_abc
 from attentions.kernels.recurrence import recurrence
-from cab.convolution import convolution
 from cab.efficiency.operations import count_operations
-from cab.kernels import Operation, operations
-from tools.verification.kernels import check_backend, recurrence_inputs
+from cab.kernels import Operation
+from cab.verification.kernels import agreements
+from cab.verification.suite import subject_of
+from tests.helpers.attentions.interpreter import interpret_fla, run_on_a_cpu
 
 HEADS, KEYS, VALUES = 2, 18, 20
+NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
+LONG = [
+    pytest.param(name, "CS", marks=NIGHTLY)
+    for name in (
+        "gla", "ssd", "retention", "gated_deltanet", "deltaproduct", "rwkv7", "kda", "gated_deltanet_2", "comba",
+        "forgetting",
+    )
+]  # fmt: skip
+"""Attentions that take more than ten seconds each."""
 
 
 @pytest.fixture(autouse=True)
 def _on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the interpreter lacks: it times no settings, its loops count in Python's numbers, it has no bare gather."""
-    import fla.modules
-    import fla.ops.comba
-    import fla.ops.delta_rule
-    import fla.ops.forgetting_attn
-    import fla.ops.gated_delta_product
-    import fla.ops.gated_delta_rule
-    import fla.ops.gdn2
-    import fla.ops.generalized_delta_rule.dplr
-    import fla.ops.gla
-    import fla.ops.kda
-    import fla.ops.simple_gla  # noqa: F401
-
-    monkeypatch.setattr(Autotuner, "run", with_the_first_setting)
-    for name, module in list(sys.modules.items()):
-        if name.startswith(("fla.ops", "fla.modules")):
-            monkeypatch.setattr(module, "range", steps, raising=False)
-            if hasattr(module, "gather"):
-                monkeypatch.setattr(module, "gather", lambda *given, **more: tl.gather(*given, **more))
-
-
-def with_the_first_setting(self: Autotuner, *args: Any, **kwargs: Any) -> Any:
-    self.nargs = dict(zip(self.arg_names, args, strict=False))
-    setting = self.prune_configs(kwargs)[0].all_kwargs()
-    self.pre_hook({**self.nargs, **kwargs, **setting}, reset_only=True)
-    return self.fn.run(*args, **kwargs, **setting)
-
-
-def steps(*ends: Any) -> Iterable[Any]:
-    """Of a loop in a kernel tensors, as when it is compiled."""
-    numbers = builtins.range(*map(int, ends))
-    return map(_implicit_cvt, numbers) if any(isinstance(end, tl.tensor) for end in ends) else numbers
+    interpret_fla(monkeypatch)
 
 
 def draw(kind: str, length: int) -> dict[str, Tensor | None]:
@@ -105,6 +76,7 @@ def results(form: Callable[..., tuple[Tensor, Tensor]], given: dict[str, Tensor 
     return [output, state, *torch.autograd.grad(loss, [x for x in leaves.values() if x is not None])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operation", "kind", "length", "factors"),
     [
@@ -113,7 +85,7 @@ def results(form: Callable[..., tuple[Tensor, Tensor]], given: dict[str, Tensor 
         (recurrence, "features", 70, torch.float32),
         (delta_rules.delta_rule, "gated", 70, torch.float32),
         (delta_rules.delta_rule, "plain", 70, torch.float16),  # refuses float32, as does delta_product
-        (delta_rules.generalized_delta_rule, "generalized", 37, torch.float32),
+        (delta_rules.rwkv7, "generalized", 37, torch.float32),
         (delta_rules.kda, "kda", 70, torch.float32),
         (delta_rules.gated_delta_rule_2, "gated_2", 70, torch.float32),
         (delta_rules.comba, "comba", 70, torch.float32),
@@ -139,53 +111,25 @@ def test_an_operation(
         assert (got - wanted).norm() <= (1e-4 if factors is torch.float32 else 1e-2) * wanted.norm()
 
 
-def glue() -> dict[str, tuple[Operation[..., Tensor], list[Tensor | None], dict[str, Any]]]:
-    """Arguments and options of the operations around a recurrence; the batch, then heads, tokens and features."""
-    x, gate = torch.randn(2, HEADS, 70, VALUES), torch.randn(2, 70, HEADS * VALUES)
-    weight, joint = torch.randn(VALUES), torch.randn(HEADS * VALUES)
-    angle = torch.randn(2, 1, 70, VALUES // 2).double() * 100
-    tables = [angle.cos().float(), angle.sin().float()]
-    before, taps, bias = (torch.randn(shape) for shape in ((2, HEADS, 3, VALUES), (4, HEADS, 1, VALUES), joint.shape))
-    bias = bias.view(HEADS, 1, VALUES)
-    cases: dict[str, tuple[Any, list[Tensor | None], dict[str, Any]]] = {
-        "norm": (rms_norm, [x, weight], {"eps": 1e-5}),
-        "joint norm": (rms_norm, [x, None], {"eps": 1e-5, "is_joint": True}),
-        "gated norm": (rms_norm, [x, weight, gate], {"eps": 1e-5}),
-        "joint gated norm": (rms_norm, [x, joint, gate], {"eps": 1e-5, "is_joint": True, "activation": "sigmoid"}),
-        "gate and norm": (rms_norm, [x, joint, gate], {"eps": 1e-5, "is_joint": True, "gates_first": True}),
-        "unit": (unit, [x, 1e-6], {}),
-        "halves": (rotary, [x, *(y[:1] for y in tables)], {"by_halves": True}),
-        "pairs of each sequence": (rotary, [x, *tables], {"by_halves": False}),
-        "convolution": (convolution, [x, before, taps, None, False], {}),
-        "convolution and silu": (convolution, [x, before, taps, bias, True], {}),
-        "forgetting": (forgetting_attention, [x, x.flip(1), x.flip(2), -torch.rand(2, HEADS, 70)], {"scale": 0.3}),
-    }
-    return cases
+@pytest.mark.slow
+def test_the_memory_of_abc() -> None:
+    """In bfloat16, from a memory of earlier tokens, with padding at the end of one sequence."""
+    tokens, sizes = torch.randn(3, 2, HEADS, 70, VALUES), (2, 2, HEADS, KEYS)
+    padding = torch.arange(70) >= torch.tensor([[70], [55]])
+    given = dict(zip(("query", "key", "value"), tokens.bfloat16(), strict=True))
+    given |= {"compress": torch.randn(2, VALUES, KEYS) / 4, "padding": padding}
+    given |= {"mass": torch.randn(sizes, dtype=torch.float64), "mean": torch.randn(*sizes, VALUES)}
 
+    def outcome(form: Callable[..., tuple[Tensor, ...]], dtype: torch.dtype | None = None) -> list[Tensor]:
+        inputs = {name: x if name == "padding" else x.to(dtype).requires_grad_() for name, x in given.items()}
+        output, mass, mean = form(**inputs)
+        seen = output.masked_fill(padding[:, None, :, None], 0.0)
+        loss = sum(x.double().cos().sum() for x in (seen, mass, mean))
+        return [seen, mass, mean, *torch.autograd.grad(loss, [x for x in inputs.values() if x.is_floating_point()])]
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", glue())
-def test_an_operation_around_it(name: str, dtype: torch.dtype) -> None:
-    """Heads, gates and tables are of this type, while weights and states are in float32."""
-    operation, arguments, options = glue()[name]
-    if operation is forgetting_attention and dtype is torch.bfloat16:
-        dtype = torch.float16  # the interpreter has no matrix products of bfloat16
-    are_tables = operation is rotary
-    wide = {id(x) for x in arguments if isinstance(x, Tensor) and (x.dim() < 3 or 70 not in x.shape)}
-    arguments = [x.to(dtype) if isinstance(x, Tensor) and id(x) not in wide else x for x in arguments]
-
-    def outputs(form: Any, convert: Callable[[Tensor], Tensor]) -> list[Tensor]:
-        """Outputs and the gradients of every argument but tables."""
-        given = [convert(x).clone() if isinstance(x, Tensor) else x for x in arguments]
-        leaves = [x.requires_grad_() for x in given[: 1 if are_tables else None] if isinstance(x, Tensor)]
-        output = form(*given, **options)
-        return [output, *torch.autograd.grad(output.double().sin().sum(), leaves)]
-
-    found, expected = outputs(operation.backends[0].run, torch.clone), outputs(operation.reference, Tensor.double)
-    assert found[0].dtype is dtype
-    for got, wanted in zip(found, expected, strict=True):
-        assert got.shape == wanted.shape
-        assert (got - wanted).norm() <= (1e-4 if dtype is torch.float32 else 2e-2) * wanted.norm()
+    (backend,) = causal_abc.backends
+    for got, wanted in zip(outcome(backend.run), outcome(causal_abc.reference, torch.float64), strict=True):
+        assert (got - wanted).norm() <= 2e-2 * wanted.norm()
 
 
 def test_who_counts_operators_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,15 +138,14 @@ def test_who_counts_operators_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_operations(lambda: fla_kernels.recurrence(**given)).foreign == {"flash-linear-attention"}
 
 
-OVER_TOKENS = [operation for operation in operations() if any(recurrence_inputs(operation.name, 64, 16))]
-
-
-@pytest.mark.parametrize("operation", OVER_TOKENS, ids=lambda operation: operation.name)
-def test_an_operation_is_as_exact_as_its_reference(
-    operation: Operation[..., Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("width", [64, pytest.param(128, marks=NIGHTLY)])
+@pytest.mark.parametrize(("name", "pattern"), [("deltanet", "CS"), ("mla", "NS"), *LONG])
+def test_backends_are_as_exact_as_readable_forms(
+    name: str, pattern: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In float16, since the interpreter has no bfloat16."""
-    monkeypatch.setattr(fla_kernels, "FACTORS", torch.float16)
-    found = check_backend(operation, operation.backends[0], "cpu", torch.float16, 64, (131,))
-    assert found is not None
-    assert found.passed, found
+    """Each operation of flash-linear-attention has an attention, in bfloat16."""
+    subject = subject_of(name, pattern, options={})  # imports its operations
+    run_on_a_cpu("fla", monkeypatch)
+    found = list(agreements(subject, (width,), (131,)))
+    assert found
+    assert all(result.passed for result in found), found

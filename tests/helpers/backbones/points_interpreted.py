@@ -8,9 +8,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from backbones.layers import points as layers
 from backbones.layers.points import farthest_points
+from cab.kernels import used
 from tests.backbones.layers.test_points import clouds
+from tests.helpers.attentions.interpreter import run_on_a_cpu
 
 
 @pytest.mark.parametrize(("num_points", "count"), [(37, 20), (37, 37), (37, 50), (64, 64), (300, 280), (1, 1), (1, 3)])
@@ -19,5 +20,7 @@ def test_the_kernel_chooses_the_points_of_the_loop(
 ) -> None:
     points = clouds(num_points).transpose(1, 2).contiguous().transpose(1, 2)
     expected = farthest_points(points, count)
-    monkeypatch.setattr(layers, "uses_triton", lambda _: True)
-    assert torch.equal(farthest_points(points, count), expected)
+    run_on_a_cpu("triton", monkeypatch)
+    with used() as uses:
+        assert torch.equal(farthest_points(points, count), expected)
+    assert uses.counts == {"farthest_points": {"triton": 1}}

@@ -32,7 +32,6 @@ CELLS = {
     "lra": ["dataset=listops_synthetic", "pattern=NS"],
     "lstf": ["dataset=synthetic", "pattern=NC", "backbone=informer"],
     "mlm": ["dataset=synthetic", "pattern=NS", "backbone=roberta"],
-    "needle": ["dataset=synthetic", "pattern=CS"],
     "pcc": ["dataset=synthetic", "pattern=NS"],
     "probe": ["dataset=addition", "pattern=CS"],
     "sr": ["dataset=synthetic", "pattern=NS"],

@@ -38,7 +38,7 @@ class Troubled(Task):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        return (Metric("score", "", higher_is_better=True), Metric("beside", "", higher_is_better=False, primary=False))
+        return (Metric("score", "", higher_is_better=True), Metric("total", "", higher_is_better=False, primary=False))
 
     def check(self) -> None:
         pass
@@ -76,7 +76,7 @@ class Troubled(Task):
         return float(self.loss(backbone, torch.ones(1)))
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:  # noqa: ARG002
-        return {"score": float(torch.rand(())), "beside": float(next(backbone.parameters()).double().sum())}
+        return {"score": float(torch.rand(())), "total": float(next(backbone.parameters()).double().sum())}
 
 
 def trained(config: dict[str, Any], *, command: str = "") -> Record:

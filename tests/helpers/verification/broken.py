@@ -33,19 +33,11 @@ class MaskTiledByHead(Weighted):
 
 
 @caught("NS", "padding_poison_right padding_poison_left padding_poison_inside")
-class PaddingByMultiplication(nn.Module):
-    """A plain module that multiplies padding by zero: NaN times zero is NaN."""
+class PaddingByMultiplication(Weighted):
+    """Multiplies padding by zero before the base class clears it: NaN times zero is NaN."""
 
-    def __init__(self, embed_dim):
-        super().__init__()
-        self.project = nn.Linear(embed_dim, embed_dim)
-
-    def forward(self, query, *, key_padding_mask=None, **_same):
-        x = self.project(query)
-        if key_padding_mask is None:
-            return 0.1 * x + x.mean(1, keepdim=True)
-        real = (~key_padding_mask).unsqueeze(-1).to(x.dtype)
-        return 0.1 * x + (x * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp_min(1.0)
+    def forward(self, query, **masks):
+        return super().forward(query, **masks) + 0.0 * query.sum(1, keepdim=True)
 
 
 @defect("inputs", "NS", "padding_of_nothing")
@@ -55,6 +47,24 @@ def mask_adds_a_key_of_zeros(call):
         return call
     masks = PaddingMasks(call.padding.query, F.pad(call.padding.key, (0, 1), value=False))
     return call._replace(key=F.pad(call.key, (0, 0, 0, 1)), value=F.pad(call.value, (0, 0, 0, 1)), padding=masks)
+
+
+# --- decoding and training -----------------------------------------------------------------------------------
+
+
+@defect("weights", "CS", "equal_scores")
+def tie_broken_by_length(call):
+    """Only the largest weight counts; of equal ones the first key in rows of odd length, the last in others."""
+    count = call.result.shape[-1]
+    last = count - 1 - call.result.flip(-1).argmax(-1)
+    return F.one_hot(call.result.argmax(-1) if count % 2 else last, count).to(call.result)
+
+
+@defect("output", "CS", "prefix_bits replay_is_exact")
+def rounded_relative_to_the_row(call):
+    """Outputs pass through a sum with the largest value of the row, which only rounds them."""
+    largest = call.value.abs().amax(dim=2, keepdim=True)
+    return call.result + largest - largest
 
 
 # --- batches -------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from cab.training import is_recomputing
 from tests.helpers.verification.mutations import Weighted, caught, defect
@@ -138,20 +137,3 @@ class Cube(torch.autograd.Function):
 @defect("inputs", "NS CS NC", "second_derivative")
 def half_of_a_second_derivative(call):
     return call._replace(key=call.key + 0.05 * Cube.apply(call.key))
-
-
-@caught("NS", "padding_poison_right padding_poison_left")
-class PoisonInEvaluation(nn.Module):
-    """A plain module whose values at padding are multiplied by a weight of zero in evaluation."""
-
-    def __init__(self, *, embed_dim):
-        super().__init__()
-        self.embed_dim, self.linear = embed_dim, nn.Linear(embed_dim, embed_dim)
-
-    def forward(self, query, *, key_padding_mask=None, **_masks):
-        logits, value = self.linear(query) @ self.linear(query).mT, query
-        if key_padding_mask is not None:
-            hidden = query.masked_fill(key_padding_mask[..., None], 0.0)
-            logits = (self.linear(hidden) @ self.linear(hidden).mT).masked_fill(key_padding_mask[:, None], -1e9)
-            value = hidden if self.training else query
-        return self.linear(logits.softmax(-1) @ value)

@@ -25,7 +25,7 @@ def shifted_by_largest_of_batch(call):
     return weights / weights.sum(-1, keepdim=True)
 
 
-@caught("CS", "bad_row")
+@caught("CS", "decode_bad_row")
 class StepSharesScale(Gated):
     def step(self, query_t, state, *, query_padding_mask=None):
         scale = query_t.abs().max().clamp_min(1.0)
@@ -58,7 +58,7 @@ def row_number_in_a_byte(call):
     return torch.where((torch.arange(len(rows)) < 256)[:, None, None, None], call.result, call.result[rows])
 
 
-@caught("CS", "many_rows")
+@caught("CS", "decode_many_rows")
 class StepReadsFirstRows(Gated):
     def decode(self, query, key, value, state, padding, **more):
         if len(query) > 32:
@@ -66,7 +66,7 @@ class StepReadsFirstRows(Gated):
         return super().decode(query, key, value, state, padding, **more)
 
 
-@caught("CC", "many_rows")
+@caught("CC", "decode_many_rows")
 class PromptOfManyRows(Weighted):
     def prefill(self, query, state, *, query_padding_mask=None):
         output, state = super().prefill(query, state, query_padding_mask=query_padding_mask)

@@ -120,7 +120,9 @@ class CopyWithoutDropout(Weighted):
 
 
 @caught("NC", "copied_module")
-class LoadedInEvaluationMode(Weighted):
+class LoadedInEvaluationMode(CopyWithoutDropout):
+    __deepcopy__ = None
+
     def __setstate__(self, state):
         super().__setstate__(state)
         self.training = False

@@ -105,6 +105,18 @@ class RemembersBatch(Weighted):
         return output
 
 
+@caught("NS", "calls_leave_nothing")
+class KeepsLowPrecision(Weighted):
+    """As in rotary tables: a constant is cast to the dtype of the inputs, and keeps what autocast leaves of it."""
+
+    def set_up(self):
+        self.factor = torch.tensor(1.2345)
+
+    def attend(self, query, key, value, padding):
+        self.factor = self.factor.to(query.dtype)
+        return super().attend(query * self.factor, key, value, padding)
+
+
 @caught("CS", "decode_keeps_state")
 class AddsToState(Gated):
     def decode(self, query, key, value, state, padding, **more):

@@ -59,6 +59,8 @@ class FixedWidth(PlainAverage):
 class InsideBfloat16(nn.Module):
     """Causal softmax attention that computes in bfloat16 whatever it is given, as many GPU kernels do."""
 
+    internal_dtype = torch.bfloat16
+
     def __init__(self, embed_dim):
         super().__init__()
         self.maps = nn.ModuleList(nn.Linear(embed_dim, embed_dim) for _ in range(3))

@@ -1,0 +1,50 @@
+"""Errors of the kernels of flash-linear-attention under Triton's interpreter, relative to those of readable forms.
+
+`TRITON_INTERPRET=1 python -m tests.helpers.attentions.interpreted_errors [NAME ...]` adds the rows that
+results/efficiency/kernel_errors.csv lacks, one attention, width and length after the other. All of them take hours.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import sys
+
+import pytest
+
+from cab.verification.kernels import LENGTHS, MARGIN, WIDTHS, agreements
+from cab.verification.suite import subject_of
+from tests.helpers.attentions.interpreter import interpret_fla, run_on_a_cpu
+from tests.helpers.command import ROOT
+
+TABLE = ROOT / "results" / "efficiency" / "kernel_errors.csv"
+COLUMNS = ("attention", "pattern", "operation", "width", "tokens", "error", "own_error", "ratio", "where")
+CAUSAL = (
+    "deltanet", "ssd", "retention", "gla", "gated_deltanet", "kda", "comba", "gated_deltanet_2", "rwkv7",
+    "deltaproduct", "forgetting", "abc",
+)  # fmt: skip
+SUBJECTS = dict.fromkeys(CAUSAL, "CS") | {"mla": "NS"}
+"""Attentions that call every operation with such a kernel."""
+
+
+def main() -> None:
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        present = {(row["attention"], row["width"], row["tokens"]) for row in csv.DictReader(file)}
+    with pytest.MonkeyPatch.context() as patch, TABLE.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        interpret_fla(patch)
+        for length, width, name in itertools.product(LENGTHS, WIDTHS, sys.argv[1:] or SUBJECTS):
+            if (name, str(width), str(length)) in present:
+                continue
+            subject = subject_of(name, SUBJECTS[name], options={})  # imports its operations
+            run_on_a_cpu("fla", patch)
+            for found in agreements(subject, (width,), (length,)):
+                own, ratio = found.limit / MARGIN, found.error * MARGIN / found.limit
+                values = f"{found.error:.2e}", f"{own:.2e}", f"{ratio:.2f}", found.where.partition(",")[0]
+                row = (name, SUBJECTS[name], found.operation, width, length, *values)
+                writer.writerow(dict(zip(COLUMNS, row, strict=True)))
+            file.flush()
+
+
+if __name__ == "__main__":
+    main()
