@@ -31,9 +31,9 @@ test-slow: setup
 	-$(MAKE) fairseq
 	scripts/with_slurm.sh env $(PYTEST) -m "slow and not nightly"
 
-# Minutes each: every Hugging Face type, and the kernels of others under Triton's interpreter at all sizes.
+# Minutes each: every Hugging Face type, the kernels of others under Triton's interpreter at all sizes, and new draws.
 test-nightly: setup
-	$(PYTEST) -m nightly
+	CAB_CONFORMANCE_SEED=$(shell date -I) $(PYTEST) -m "nightly or drawn"
 
 test-all: test test-slow
 

@@ -1,7 +1,7 @@
 """The conformance suite on every registered attention, in every pattern it claims; none is left out.
 
 A pair that `results/verified.csv` says passed, of this code, these checks and this torch, is trusted, but for those
-that the slow tests draw again each day (:mod:`tests.helpers.attentions.trust`). Time is not measured here, where other
+that each night draws again (:mod:`tests.helpers.attentions.trust`). Time is not measured here, where other
 work shares the processor: `cab verify` does that.
 """
 
@@ -28,10 +28,11 @@ def failures(name: str, pattern: str, checks: list[Check], options: Mapping[str,
 
 
 def cases(*, quick: bool) -> list[object]:
-    """The pairs that run; of one that is drawn again the id says with which seed."""
+    """The pairs that run; of one that is drawn again, at night, the id says with which seed."""
     again = {"new": "", "drawn": f"-CAB_CONFORMANCE_SEED={SEED}"}
+    marks = {"new": (), "drawn": pytest.mark.nightly}
     runs = split(quick=quick).runs.items()
-    return [pytest.param(*pair, id="-".join(pair) + again[reason]) for pair, reason in runs]
+    return [pytest.param(*pair, id="-".join(pair) + again[reason], marks=marks[reason]) for pair, reason in runs]
 
 
 @pytest.mark.parametrize(("name", "pattern"), cases(quick=True))

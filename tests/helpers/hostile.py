@@ -1,4 +1,4 @@
-"""Seed and size of the hostile experiments of the slow tests: the day draws them, and prints its seed if one fails."""
+"""Seed and size of the hostile experiments: always the same in a commit's tests, others each night."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile command lines: each is answered, or refused in one line. The seed is the day, `CAB_CONFORMANCE_SEED`.
+"""Hostile command lines: each is answered, or refused in one line. The seed is `CAB_CONFORMANCE_SEED`.
 
 Only commands that do not train or measure are drawn: the command line is tested, not the run.
 """
@@ -113,6 +113,7 @@ def fault_of(arguments: Sequence[str], expected: Sequence[int] = (0, 1, 2)) -> s
     return "" if not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", said) else f"control characters: {said!r}"
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 def test_no_command_line_ends_in_an_internal_error() -> None:
     commands = [drawn_command(number) for number in range(600 * SCALE)]

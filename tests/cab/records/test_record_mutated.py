@@ -65,6 +65,7 @@ def mutated(original: dict[str, Any], draw: random.Random) -> tuple[tuple[Any, .
     return place, is_sealed, text
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 def test_a_mutated_record_is_refused_or_equal(tmp_path: Path) -> None:
     """Only what nothing else in a record depends on can differ, and only with a new checksum."""

@@ -71,7 +71,7 @@ width = st.floats(0, 2)
 inside = st.floats(0, 1)
 
 
-@settings(deadline=None)
+@settings(deadline=None, derandomize=True)
 @given(number, width, number, width, st.floats(0.1, 9), width, st.booleans())
 def test_normalised_bounds_are_those_of_the_corners(
     value: float, dv: float, mean: float, dm: float, std: float, ds: float, higher: bool
@@ -81,7 +81,7 @@ def test_normalised_bounds_are_those_of_the_corners(
     assert normalized(*boxes, higher_is_better=higher) == pytest.approx((min(corners), max(corners)))
 
 
-@settings(deadline=None)
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.tuples(number, inside), min_size=2, max_size=9), st.floats(0, 1))
 def test_deviations_stay_within_their_bounds(numbers: list[tuple[float, float]], step: float) -> None:
     intervals = [Interval(value - step / 2, value + step) for value, _ in numbers]

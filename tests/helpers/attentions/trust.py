@@ -1,7 +1,7 @@
-"""Which verifications `results/verified.csv` makes superfluous, and which of these the slow tests repeat all the same.
+"""Which verifications `results/verified.csv` makes superfluous, and which of these each night repeats all the same.
 
 Of attentions whose code has passed, the tests of options and kernels are slow as well.
-CAB_CONFORMANCE_SEED draws what is repeated; it is the day where nothing else is said (tests/conftest.py).
+CAB_CONFORMANCE_SEED draws what is repeated; `make test-nightly` sets it to the day.
 """
 
 from __future__ import annotations
