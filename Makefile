@@ -20,10 +20,10 @@ fairseq: .venv-fairseq/ready
 demo: setup
 	@$(BIN)/cab demo --out "$(RESULTS)"
 
-# What a change could break quickly.
+# What a change could break quickly; TESTS= selects files.
 test: setup
 	@scripts/browser.sh
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" $(TESTS)
 
 # The rest, with a Slurm and fairseq's environment where they can be had.
 test-slow: setup

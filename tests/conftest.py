@@ -49,9 +49,10 @@ def _seeded() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_service() -> None:
-    """The service that W&B started for another test is not that of this one's commands."""
+def _own_children() -> None:
+    """Commands of a test neither use the W&B service of another nor, as a pytest, choose the tests of this process."""
     os.environ.pop("WANDB_SERVICE", None)
+    os.environ.pop("PYTEST_ADDOPTS", None)
 
 
 @pytest.fixture(autouse=True)
