@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The stages of continuous integration, in this checkout: scripts/check.sh [STAGE...], all of them by default.
+# Samples of the published data are read from CAB_DATA, by the stages `samples` and `slow` alone.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+demo() { env -u CAB_DATA make demo; }
+fast() { env -u CAB_DATA make test; }
+
+# Attentions with their kernels, published numbers and sound modules of others, without vector instructions of PyTorch
+# and with none of oneDNN beyond AVX2: 80 seconds of CPU time.
+older_processor() {
+    local numbers="tests/attentions tests/tools/verification tests/public_numbers tests/cab/verification/test_verification_false_alarms.py"
+    env -u CAB_DATA ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 make test TESTS="$numbers"
+}
+
+samples() {
+    local files
+    files=$(git grep -lE 'samples: Path|"samples"' -- 'tests/**test_*.py')
+    make test TESTS="${files//$'\n'/ }"
+}
+
+slow() { make test-slow; }
+lint() { make lint; }
+
+# No test may write into the checkout.
+clean() { [ -z "$(git status --porcelain)" ] || { git status --short >&2; exit 1; }; }
+
+[ $# -gt 0 ] || set -- demo fast older_processor samples slow lint clean
+for stage in "$@"; do
+    "$stage"
+done
