@@ -7,7 +7,7 @@ SEED ?= 0
 export PYTHONDONTWRITEBYTECODE =
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: setup fairseq demo test test-slow test-nightly test-all test-lowest verify lint docs bench mutations gpu clean
+.PHONY: setup fairseq demo test test-slow test-nightly test-all test-lowest verify lint docs wheel bench mutations gpu clean
 
 setup:
 	@PYTHON="$(PYTHON)" scripts/environment.sh
@@ -52,6 +52,11 @@ lint: setup
 # The documentation as a site, to be opened from build/docs/index.html.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The wheel of this commit, in dist; its version is the one that TAG names, such as v0.1.0.
+wheel:
+	$(PYTHON) -m pip wheel -q --no-deps --wheel-dir dist .
+	@ls dist/cab_benchmark-$(or $(TAG:v%=%),*)-*.whl
 
 bench: setup
 	$(BIN)/cab efficiency --pattern NS CS NC CC --phase forward forward+backward decode --lengths 256 512 1024 2048 4096 8192 16384 --batch-size 1 --third-party --out results/bench/costs.csv --plot results/bench

@@ -47,13 +47,24 @@ def test_every_package_of_the_wheel_is_typed() -> None:
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_workflows_call_the_verbs_of_make(workflow: Path) -> None:
-    jobs = yaml.safe_load(workflow.read_text())["jobs"]
-    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+def test_workflows_call_the_verbs_of_make_and_the_stages(workflow: Path) -> None:
+    jobs = yaml.safe_load(workflow.read_text())["jobs"].values()
+    commands = [(job, step["run"].split()) for job in jobs for step in job["steps"] if "run" in step]
     assert commands
-    for command in commands:
-        verb = command.removeprefix("make ")
-        assert re.search(rf"^{verb}:", MAKEFILE, flags=re.MULTILINE), command
+    for job, [program, *names] in commands:
+        places = job.get("strategy", {}).get("matrix", {}).get("include", [])
+        wanted = [place["verb"] for place in places] if "${{" in names else names
+        text, form = (MAKEFILE, "{}:") if program == "make" else ((ROOT / program).read_text(), r"{}\(\) \{{")
+        assert wanted
+        assert [name for name in wanted if not re.search(f"^{form.format(name)}", text, flags=re.MULTILINE)] == []
+
+
+def test_the_wheel_has_the_version_of_the_tag(tmp_path: Path) -> None:
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / f"cab_benchmark-{PROJECT['version']}-py3-none-any.whl").touch()
+    for tag, status in (("", 0), (f"v{PROJECT['version']}", 0), ("v0.0.9", 2)):
+        command = ["make", "-s", "-f", str(ROOT / "Makefile"), "wheel", "PYTHON=true", f"TAG={tag}"]
+        assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == status, tag
 
 
 def test_the_address_of_the_project_is_in_one_place() -> None:
