@@ -1,15 +1,16 @@
 """Record golden files: what public code computes with the parameters of one of our attentions, in float64.
 
-Each ``make_*.py`` of this folder is run by hand as ``python -m tools.golden.make_NAME FOLDER [NAME ...]``, where FOLDER
-contains the public code and each NAME chooses a function ``make_NAME`` or ``start_NAME`` (default: all). It copies the
-parameters of our module into the public module, under the names that the public code has for them, and stores inputs,
-parameters, outputs and the gradients of the inputs.
+Run by hand: ``python -m tools.golden SOURCE FOLDER [NAME ...]``. SOURCE is another module of this folder, FOLDER
+contains the public code that its docstring names, and each NAME chooses a function ``make_NAME`` or ``start_NAME``
+(default: all). A function copies the parameters of our module into the public module, under the names that the public
+code has for them; inputs, parameters, outputs and the gradients of the inputs are stored.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import logging
 import math
@@ -57,14 +58,7 @@ class Recorder:
         perturbation: float = 0.5,
         **options: Any,
     ) -> None:
-        self.about: dict[str, Any] = {
-            "attention": attention,
-            "pattern": pattern,
-            "embed_dim": width,
-            "num_heads": heads,
-            "layer": layer,
-            "options": options,
-        }
+        self.about = about_of(attention, pattern, width, heads, layer, options)
         torch.manual_seed(20)
         depth = {"layer_position": LayerPosition(*layer)} if layer else {}
         self.ours: Attention = build_attention(
@@ -126,21 +120,18 @@ class Recorder:
             drawn[0][:, faint] *= 1e-3
         return [x.double().requires_grad_() for x in drawn]
 
-    def copy(self, public: Any, names: str) -> None:
-        """Copy parameters, or weights and biases of modules: ``q_proj norm_weight=g_norm.weight``, ours=theirs.
+    def copy(self, public: Any, names: str) -> Recorder:
+        """Copy parameters, or weights and biases of modules: ``q_proj k_proj.weight.mT=key one+other=both``, ours=theirs.
 
         A bias that only one of two modules has must be 0.
         """
         for ours, theirs in pairs(names):
-            mine, other = find(self.ours, ours), find(public, theirs)
-            if isinstance(mine, Tensor):
-                put(other, mine)
+            mine, other = [find(self.ours, name) for name in ours.split("+")], find(public, theirs)
+            if isinstance(other, Tensor):
+                put(other, *mine)
             else:
-                copy_linear(mine, other)
-
-    def put(self, theirs: Tensor, names: str) -> None:
-        """Copy parameters of ours into one parameter, along its first dimension."""
-        put(theirs, torch.cat([find(self.ours, name) for name in names.split()]))
+                copy_linear(other, *mine)
+        return self
 
     def heads(self, x: Tensor, source: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Project to queries, keys and values [B, H, N, E]."""
@@ -158,20 +149,34 @@ class Recorder:
 
         return run
 
-    def without_biases(self, *names: str) -> None:
+    def save_core(
+        self,
+        case: str,
+        source: str,
+        core: Callable[..., Tensor],
+        *lengths: int,
+        tokens_first: bool = False,
+        reason: str = "projections are torch's",
+        **options: Any,
+    ) -> None:
+        """Store ``core`` between our linear maps, as in :meth:`around`."""
+        self.save(case, source, self.around(core, tokens_first=tokens_first), *lengths, reason=reason, **options)
+
+    def without_biases(self, *names: str) -> Recorder:
         """Set biases to zero that the public code does not have (all of them without names)."""
         with torch.no_grad():
             for name, parameter in self.ours.named_parameters():
                 if name.endswith("bias") and (not names or name.removesuffix(".bias") in names):
                     parameter.zero_()
+        return self
 
-    def identity(self, name: str = "out_proj") -> None:
+    def identity(self, name: str = "out_proj") -> Recorder:
         """Make a linear map the identity, for public code that ends before it."""
         linear = self.ours.get_submodule(name)
-        with torch.no_grad():
-            linear.weight.copy_(torch.eye(len(linear.weight)))
-            if linear.bias is not None:
-                linear.bias.zero_()
+        put(linear.weight, torch.eye(len(linear.weight)))
+        if linear.bias is not None:
+            put(linear.bias, torch.zeros_like(linear.bias))
+        return self
 
 
 @contextlib.contextmanager
@@ -193,24 +198,26 @@ def in_double() -> Iterator[None]:
         torch.set_default_dtype(FLOAT32)
 
 
-def record_all(functions: dict[str, Any]) -> None:
-    """Call the functions ``patch`` and then ``make_*`` and ``start_*`` of a module, or those that are named.
+def main() -> None:
+    """Call the functions ``patch`` and then ``make_*`` and ``start_*`` of the module, or those that are named.
 
-    The folder that the command line names is put on the path of imports. Functions ``start_*`` run in float32.
+    The folder is put on the path of imports. Functions ``start_*`` run in float32.
     """
-    sys.path[:0] = sys.argv[1:2]
+    source, folder, *names = sys.argv[1:]
+    sys.path.insert(0, folder)
+    functions = vars(importlib.import_module(f"tools.golden.{source}"))
     with in_double():
         functions.get("patch", lambda: None)()
     for name, make in list(functions.items()):
         kind, _, what = name.partition("_")
-        if kind in ("make", "start") and (not sys.argv[2:] or what in sys.argv[2:]):
+        if kind in ("make", "start") and (not names or what in names):
             with in_double() if kind == "make" else contextlib.nullcontext():
                 make()
 
 
 def checkout(repository: str) -> Path:
-    """Return the checkout of OWNER/NAME, which is OWNER+NAME in the folder that the command line names."""
-    return Path(sys.argv[1]) / repository.replace("/", "+")
+    """Return the checkout of OWNER/NAME, which is OWNER+NAME in the folder of public code."""
+    return Path(sys.argv[2]) / repository.replace("/", "+")
 
 
 def load(path: Path, changes: dict[str, str] | None = None, **present: Any) -> Any:
@@ -250,18 +257,19 @@ def part(
     return module
 
 
-def put(parameter: Tensor, values: Tensor) -> None:
-    """Copy values into a parameter of the public code, in its shape."""
+def put(parameter: Tensor, *values: Tensor) -> None:
+    """Copy values, one after another, into a parameter of the public code, in its shape."""
     with torch.no_grad():
-        parameter.copy_(values.reshape(parameter.shape))
+        parameter.copy_((torch.cat(values) if len(values) > 1 else values[0]).reshape(parameter.shape))
 
 
-def copy_linear(ours: nn.Module, theirs: nn.Module) -> None:
-    put(theirs.weight, ours.weight)
+def copy_linear(theirs: nn.Module, *ours: nn.Module) -> None:
+    put(theirs.weight, *(x.weight for x in ours))
+    biases = [torch.zeros(len(x.weight)) if x.bias is None else x.bias for x in ours]
     if theirs.bias is not None:
-        put(theirs.bias, torch.zeros_like(theirs.bias) if ours.bias is None else ours.bias)
+        put(theirs.bias, *biases)
     else:
-        assert ours.bias is None or not ours.bias.any()
+        assert not any(bias.any() for bias in biases)
 
 
 def pairs(names: str) -> list[tuple[str, str]]:
@@ -284,6 +292,15 @@ def drawn(modules: list[Any], names: str) -> dict[str, list[Tensor]]:
     return {ours: [find(module, theirs) for module in modules] for ours, theirs in pairs(names)}
 
 
+def seeded(draw: Callable[[], Any]) -> list[Any]:
+    """Return modules drawn with the seeds that our own are drawn with."""
+    modules = []
+    for seed in range(32):
+        torch.manual_seed(seed)
+        modules.append(draw())
+    return modules
+
+
 def save_start(
     case: str,
     source: str,
@@ -298,21 +315,20 @@ def save_start(
     **options: Any,
 ) -> None:
     """Store quantiles of the public code's initial parameters, under our names, pooled over several draws."""
-    about = {
-        "attention": attention,
-        "pattern": pattern,
-        "embed_dim": width,
-        "num_heads": heads,
-        "layer": layer,
-        "options": options,
-        "source": source,
-    }
+    about = about_of(attention, pattern, width, heads, layer, options) | {"source": source}
     levels = torch.tensor(QUANTILES, dtype=torch.float64)
     arrays = {
         f"start.{name}": torch.cat([x.detach().flatten() for x in draws]).double().quantile(levels)
         for name, draws in statistics.items()
     }
     write(case, arrays, about)
+
+
+def about_of(
+    attention: str, pattern: str, width: int, heads: int, layer: tuple[int, int] | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    sizes = {"embed_dim": width, "num_heads": heads, "layer": layer}
+    return {"attention": attention, "pattern": pattern, **sizes, "options": options}
 
 
 def write(case: str, arrays: dict[str, Tensor], about: dict[str, Any]) -> None:

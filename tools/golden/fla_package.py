@@ -1,7 +1,7 @@
-"""Layers of the package flash-linear-attention 0.6.0: ``python -m tools.golden.make_fla_package FOLDER``.
+"""Layers of the package flash-linear-attention 0.6.0: ``python -m tools.golden fla_package FOLDER``.
 
 FOLDER is the target of ``pip install --no-deps --target FOLDER flash-linear-attention==0.6.0 fla-core==0.6.0 einops``.
-The layers' own ``forward`` runs on the CPU. Their Triton kernels are replaced as in :mod:`tools.golden.make_fla`.
+The layers' own ``forward`` runs on the CPU. Their Triton kernels are replaced as in :mod:`tools.golden.fla`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tools.golden.make_fla import (
-    KERNELS,
-    LINEARS,
-    RATES,
-    convolution,
-    convolutions_of_heads,
-    gated_norm,
-    layer,
-    naive,
-    unit,
-)
-from tools.golden.record import Recorder, drawn, put, record_all, save_start
+from tools.golden.fla import KERNELS, RATES, convolution, convolutions, gated_norm, layer, naive, save_heads, unit
+from tools.golden.record import Recorder, drawn, put, save_start, seeded
 
 SOURCE = "flash-linear-attention 0.6.0, "
 BOUNDED = {"safe_gate": True, "lower_bound": -5.0}
@@ -71,14 +61,11 @@ def patch() -> None:
 
 def record(file: str, name: str, module: str, cls: str, strength: str, **options: Any) -> None:
     """Record one layer with heads of 8 of width 16."""
-    recorder = Recorder(name, "CS", **options)
     gate = BOUNDED if "decay" in options else {}
     public = layer(module, cls, head_dim=8, allow_neg_eigval=options.get("negative_eigenvalues", False), **gate)
-    recorder.copy(public, f"{LINEARS} {strength} gate_map.0=g_proj.0 gate_map.1=g_proj.1 log_rate=A_log")
-    recorder.copy(public, "decay_map.0.weight=f_proj.0.weight decay_map.1.weight=f_proj.1.weight")
-    recorder.copy(public, "decay_map.1.bias=dt_bias norm_weight=o_norm.weight")
-    convolutions_of_heads(recorder, public)
-    recorder.save(file, f"{SOURCE}layers.{module}.{cls}", public, 17, reason=KERNELS)
+    names = "gate_map.0=g_proj.0 gate_map.1=g_proj.1 log_rate=A_log decay_map.0.weight=f_proj.0.weight "
+    names += f"decay_map.1.weight=f_proj.1.weight decay_map.1.bias=dt_bias norm_weight=o_norm.weight {strength}"
+    save_heads(Recorder(name, "CS", **options), file, f"{SOURCE}layers.{module}.{cls}", public, names)
 
 
 def make_kda_and_gdn2() -> None:
@@ -90,11 +77,8 @@ def make_kda_and_gdn2() -> None:
 
 def record_start(file: str, name: str, module: str, cls: str, strength: str, **options: Any) -> None:
     """Record the initial parameters of layers of width 64."""
-    modules = []
-    for seed in range(32):
-        torch.manual_seed(seed)
-        gate = BOUNDED if "decay" in options else {}
-        modules.append(layer(module, cls, hidden_size=64, num_heads=32, head_dim=2, **gate))
+    gate = BOUNDED if "decay" in options else {}
+    modules = seeded(lambda: layer(module, cls, hidden_size=64, num_heads=32, head_dim=2, **gate))
     names = "decay_map.1.bias=dt_bias log_rate=A_log decay_map.0.weight=f_proj.0.weight "
     names += "decay_map.1.weight=f_proj.1.weight gate_map.0.weight=g_proj.0.weight gate_map.1.weight=g_proj.1.weight "
     names += "gate_map.1.bias=g_proj.1.bias q_proj.weight v_proj.weight out_proj.weight=o_proj.weight "
@@ -111,9 +95,8 @@ def start_kda_and_gdn2() -> None:
 def make_stick_breaking() -> None:
     recorder = Recorder("stick_breaking", "CS")
     breaking = naive("stickbreaking_attn.naive.naive_stickbreaking_attn")
-    run = recorder.around(lambda q, k, v: breaking(q, k, v)[0], tokens_first=True)
-    source = SOURCE + "naive_stickbreaking_attn"
-    recorder.save("stick_breaking", source, run, 17, reason="projections are torch's")
+    core, source = lambda q, k, v: breaking(q, k, v)[0], SOURCE + "naive_stickbreaking_attn"
+    recorder.save_core("stick_breaking", source, core, 17, tokens_first=True)
 
 
 STARTS = "k_proj.weight v_proj.weight strength_proj.weight=b_proj.weight gate_proj.weight=g_proj.weight "
@@ -130,9 +113,9 @@ def make_deltaproduct() -> None:
         return x.unflatten(0, (2, 3, -1)).transpose(0, 1).flatten(0, 2)
 
     recorder.copy(public, f"q_proj out_proj=o_proj gate_proj=g_proj {RATES}")
+    convolutions(recorder, public.q_conv1d, public.k_conv1d, public.v_conv1d)
     for ours, theirs in (("k_proj", public.k_proj), ("v_proj", public.v_proj), ("strength_proj", public.b_proj)):
         put(theirs.weight, by_factor(recorder.ours.get_submodule(ours).weight))
-    convolutions_of_heads(recorder, public)
     for theirs in (public.k_conv1d, public.v_conv1d):
         put(theirs.weight, by_factor(theirs.weight.flatten(1).clone()))
     source = f"{SOURCE}layers.gated_deltaproduct.GatedDeltaProduct"
@@ -143,16 +126,9 @@ def make_deltaproduct() -> None:
 
 def make_comba() -> None:
     """Record the layer with the feedback of the equation: the scale c of k is not divided out."""
-    recorder = Recorder("comba", "CS")
-    public = layer("comba", "Comba", head_dim=6)
-    recorder.copy(public, f"{LINEARS} {RATES} gate_proj=g_proj strength_proj=b_proj feedback=decay correction=D")
-    convolutions_of_heads(recorder, public)
+    source, more = SOURCE + "layers.comba.Comba", "feedback=decay correction=D"
     reason = f"{KERNELS}; the feedback is c k / |k|, as in the equation, instead of k / |k|"
-    recorder.save("comba", SOURCE + "layers.comba.Comba", public, 17, reason=reason)
+    names = f"{RATES} gate_proj=g_proj strength_proj=b_proj {more}"
+    save_heads(Recorder("comba", "CS"), "comba", source, layer("comba", "Comba", head_dim=6), names, reason)
     modules = [layer("comba", "Comba", hidden_size=64, num_heads=64, head_dim=1) for _ in range(32)]
-    found = drawn(modules, STARTS + " feedback=decay correction=D")
-    save_start("comba_start", SOURCE + "layers.comba.Comba", "comba", "CS", 64, 64, found)
-
-
-if __name__ == "__main__":
-    record_all(globals())
+    save_start("comba_start", source, "comba", "CS", 64, 64, drawn(modules, f"{STARTS} {more}"))

@@ -20,7 +20,7 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tools.golden.record import Recorder, checkout, drawn, load, pairs, part, put, record_all, save_start
+from tools.golden.record import Recorder, checkout, drawn, load, pairs, part, put, save_start
 
 # --- decays ----------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Layers of fla-org/flash-linear-attention bc3b101, run as ``python -m tools.golden.make_fla CHECKOUT``.
+"""Layers of fla-org/flash-linear-attention bc3b101, ``python -m tools.golden fla CHECKOUT``.
 
 The layers' own ``forward`` runs on the CPU. Their Triton kernels are replaced by the repository's ``naive`` functions
 or, for convolutions and norms, by the equations of their documentation.
@@ -7,6 +7,7 @@ or, for convolutions and norms, by the equations of their documentation.
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tools.golden.record import Recorder, drawn, load, put, record_all, save_start
+from tools.golden.record import Recorder, drawn, load, put, save_start, seeded
 
 SOURCE = "fla-org/flash-linear-attention bc3b101, "
 KERNELS = "Triton kernels replaced by the repository's naive functions and by torch"
@@ -103,8 +104,12 @@ def convolutions(recorder: Recorder, *public: nn.Module) -> None:
             put(theirs.bias, ours.bias)
 
 
-def convolutions_of_heads(recorder: Recorder, public: Any) -> None:
-    convolutions(recorder, public.q_conv1d, public.k_conv1d, public.v_conv1d)
+def save_heads(recorder: Recorder, file: str, source: str, public: Any, names: str, reason: str = KERNELS) -> None:
+    """Copy the linear maps, what else is named and the convolutions of queries, keys and values, if any, and save."""
+    recorder.copy(public, f"{LINEARS} {names}")
+    if hasattr(public, "q_conv1d"):
+        convolutions(recorder, public.q_conv1d, public.k_conv1d, public.v_conv1d)
+    recorder.save(file, source, public, 17, reason=reason)
 
 
 def make_gla() -> None:
@@ -112,11 +117,8 @@ def make_gla() -> None:
         recorder = Recorder("gla", "CS", 24, 2, short_convolution=size, gate_rank=5)
         options = {"hidden_size": 24, "gate_low_rank_dim": 5, "use_short_conv": bool(size)}
         public = layer("gla", "GatedLinearAttention", **options)
-        recorder.copy(public, LINEARS + " gate_proj=g_proj norm_weight=g_norm_swish_gate.weight")
-        recorder.copy(public, "decay_map.0=gk_proj.0 decay_map.1=gk_proj.1")
-        if size:
-            convolutions_of_heads(recorder, public)
-        recorder.save(file, SOURCE + "layers.gla.GatedLinearAttention", public, 17, reason=KERNELS)
+        names = "gate_proj=g_proj norm_weight=g_norm_swish_gate.weight decay_map.0=gk_proj.0 decay_map.1=gk_proj.1"
+        save_heads(recorder, file, SOURCE + "layers.gla.GatedLinearAttention", public, names)
 
 
 def make_hgrn2() -> None:
@@ -136,33 +138,25 @@ def make_deltanet() -> None:
     for file, size, negative in (("deltanet", 4, False), ("deltanet_plain", 0, True)):
         recorder = Recorder("deltanet", "CS", short_convolution=size, negative_eigenvalues=negative)
         public = layer("delta_net", "DeltaNet", use_short_conv=bool(size), allow_neg_eigval=negative)
-        recorder.copy(public, LINEARS + " strength_proj=b_proj norm_weight=o_norm.weight")
-        if size:
-            convolutions_of_heads(recorder, public)
-        recorder.save(file, SOURCE + "layers.delta_net.DeltaNet", public, 17, reason=KERNELS)
+        names = "strength_proj=b_proj norm_weight=o_norm.weight"
+        save_heads(recorder, file, SOURCE + "layers.delta_net.DeltaNet", public, names)
 
 
+GATED = SOURCE + "layers.gated_deltanet.GatedDeltaNet"
 RATES = "step_proj.weight=a_proj.weight step_proj.bias=dt_bias log_rate=A_log norm_weight=o_norm.weight"
 
 
 def make_gated_deltanet() -> None:
-    recorder = Recorder("gated_deltanet", "CS")
-    recorder.without_biases("strength_proj")
+    recorder = Recorder("gated_deltanet", "CS").without_biases("strength_proj")
     public = layer("gated_deltanet", "GatedDeltaNet", head_dim=6, use_short_conv=True)
-    recorder.copy(public, f"{LINEARS} {RATES} strength_proj=b_proj gate_proj=g_proj")
-    convolutions_of_heads(recorder, public)
     public._use_fused_qkv_conv = lambda *_: False
-    recorder.save("gated_deltanet", SOURCE + "layers.gated_deltanet.GatedDeltaNet", public, 17, reason=KERNELS)
+    save_heads(recorder, "gated_deltanet", GATED, public, f"{RATES} strength_proj=b_proj gate_proj=g_proj")
 
 
 def start_gated_deltanet() -> None:
-    modules = []
-    for seed in range(32):
-        torch.manual_seed(seed)
-        modules.append(layer("gated_deltanet", "GatedDeltaNet", hidden_size=64, num_heads=64, head_dim=6))
-    found = drawn(modules, "step_proj.bias=dt_bias step_proj.weight=a_proj.weight log_rate=A_log")
-    source = SOURCE + "layers.gated_deltanet.GatedDeltaNet"
-    save_start("gated_deltanet_start", source, "gated_deltanet", "CS", 64, 64, found)
+    draw = partial(layer, "gated_deltanet", "GatedDeltaNet", hidden_size=64, num_heads=64, head_dim=6)
+    names = "step_proj.bias=dt_bias step_proj.weight=a_proj.weight log_rate=A_log"
+    save_start("gated_deltanet_start", GATED, "gated_deltanet", "CS", 64, 64, drawn(seeded(draw), names))
 
 
 def make_rwkv6() -> None:
@@ -186,11 +180,9 @@ def make_rwkv6() -> None:
 
 
 def make_forgetting() -> None:
-    recorder = Recorder("forgetting", "CS")
-    recorder.without_biases("q_proj", "k_proj", "v_proj", "out_proj")
+    recorder = Recorder("forgetting", "CS").without_biases("q_proj", "k_proj", "v_proj", "out_proj")
     public = layer("forgetting_attn", "ForgettingAttention")
-    recorder.copy(public, LINEARS + " forget=f_proj")
-    recorder.save("forgetting", SOURCE + "layers.forgetting_attn.ForgettingAttention", public, 17, reason=KERNELS)
+    save_heads(recorder, "forgetting", SOURCE + "layers.forgetting_attn.ForgettingAttention", public, "forget=f_proj")
 
 
 def make_based() -> None:
@@ -198,9 +190,4 @@ def make_based() -> None:
     exact = load(Path(str(module.__file__)), {"1e-6": "0.0"}).naive_parallel_based
     recorder = Recorder("based", "CS", feature_dim=6)
     reason = "without the 1e-6 in its denominator; projections are torch's"
-    run = recorder.around(exact)
-    recorder.save("based", SOURCE + "ops.based.naive.naive_parallel_based", run, 17, reason=reason)
-
-
-if __name__ == "__main__":
-    record_all(globals())
+    recorder.save_core("based", SOURCE + "ops.based.naive.naive_parallel_based", exact, 17, reason=reason)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tools.golden.record import FLOAT32, Recorder, find, pairs, put, record_all, save_start
+from tools.golden.record import FLOAT32, Recorder, find, pairs, put, save_start
 
 SOURCE = "transformers 5.23.0, "
 BERT = {"hidden_size": 16, "num_attention_heads": 2, "attention_probs_dropout_prob": 0.0}
@@ -33,8 +33,7 @@ def make_fnet() -> None:
 
 
 def make_yoso_e() -> None:
-    recorder = Recorder("yoso_e", "NS", hash_length=9)
-    recorder.identity()
+    recorder = Recorder("yoso_e", "NS", hash_length=9).identity()
     settings = config("yoso", "YosoConfig", **BERT, use_expectation=True, conv_window=None)
     public = model("yoso").YosoSelfAttention(settings).eval()
     recorder.copy(public, QUERY_KEY_VALUE)
@@ -91,7 +90,7 @@ def save_mla(recorder: Recorder, case: str, name: str, prefix: str, source: str,
         put(public.q_b_proj.weight, queries)
         recorder.copy(public, "q_down.weight=q_a_proj.weight q_norm.weight=q_a_layernorm.weight")
         recorder.copy(public.indexer, INDEXER)
-    recorder.put(public.kv_a_proj_with_mqa.weight, "down.weight k_rotary.weight")
+    recorder.copy(public, "down.weight+k_rotary.weight=kv_a_proj_with_mqa.weight")
     recorder.copy(public, "norm.weight=kv_a_layernorm.weight out_proj=o_proj")
     up = torch.cat([ours.k_proj.weight.unflatten(0, (2, 8)), ours.v_proj.weight.unflatten(0, (2, 8))], dim=1)
     put(public.kv_b_proj.weight, up)
@@ -106,8 +105,7 @@ def save_mla(recorder: Recorder, case: str, name: str, prefix: str, source: str,
 
 
 def make_bigbird() -> None:
-    recorder = Recorder("bigbird", "NS", block_size=4, num_random=2)
-    recorder.identity()
+    recorder = Recorder("bigbird", "NS", block_size=4, num_random=2).identity()
     sizes = {"num_random_blocks": 2, "block_size": 4, "max_position_embeddings": 48}
     module = model("big_bird")
     public = module.BigBirdBlockSparseAttention(config("big_bird", "BigBirdConfig", **BERT, **sizes), seed=0)
@@ -130,8 +128,7 @@ def make_bigbird() -> None:
 
 
 def make_longformer() -> None:
-    recorder = Recorder("longformer", "NS", window=3, num_globals=2)
-    recorder.identity()
+    recorder = Recorder("longformer", "NS", window=3, num_globals=2).identity()
     settings = config("longformer", "LongformerConfig", **BERT, attention_window=[6], num_hidden_layers=1)
     public = model("longformer").LongformerSelfAttention(settings, 0).eval()
     recorder.copy(public, QUERY_KEY_VALUE)
@@ -164,8 +161,7 @@ def make_sink() -> None:
 
 
 def make_funnel() -> None:
-    recorder = Recorder("funnel", "NS")
-    recorder.without_biases("q_proj")
+    recorder = Recorder("funnel", "NS").without_biases("q_proj")
     options = {"d_model": 16, "n_head": 2, "d_head": 8, "block_sizes": [1, 1], "hidden_dropout": 0.0}
     options |= {"attention_dropout": 0.0, "truncate_seq": False, "attention_type": "relative_shift"}
     settings, module = config("funnel", "FunnelConfig", **options), model("funnel")
@@ -269,7 +265,7 @@ def make_qsa() -> None:
     recorder.copy(public, "k_proj v_proj out_proj=o_proj")
     both = [x.unflatten(0, (4, 4)) for x in (ours.q_proj.weight, ours.output_gate.weight)]
     put(public.q_proj.weight, torch.cat(both, dim=1))
-    recorder.put(public.indexer.index_qk_proj.weight, "indexer.query.weight indexer.key.weight")
+    recorder.copy(public, "indexer.query.weight+indexer.key.weight=indexer.index_qk_proj.weight")
     norms = "q_norm k_norm indexer.query_norm=indexer.q_layernorm indexer.key_norm=indexer.k_layernorm"
     put_norms(recorder, public, norms)
 

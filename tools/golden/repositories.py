@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tools.golden.record import Recorder, checkout, drawn, load, part, projected, put, record_all, save_start
+from tools.golden.record import Recorder, checkout, drawn, load, part, projected, put, save_start
 
 PROJECTIONS = "projections are torch's"
 
@@ -53,8 +53,7 @@ def make_differential() -> None:
         rms_norm=load(root / "rms_norm.py"),
     )
     for index in (0, 3):
-        recorder = Recorder("differential", "CS", 16, 4, layer=(index, 4))
-        recorder.without_biases()
+        recorder = Recorder("differential", "CS", 16, 4, layer=(index, 4)).without_biases()
         public = module.MultiheadDiffAttn(16, index, 2)
         recorder.copy(public, "q_proj k_proj v_proj out_proj norm.weight=subln.weight")
         for i, (q, k) in enumerate(((public.lambda_q1, public.lambda_k1), (public.lambda_q2, public.lambda_k2))):
@@ -67,16 +66,14 @@ def make_differential() -> None:
 def make_synthesizer() -> None:
     name = "leaderj1001/Synthesizer-Rethinking-Self-Attention-Transformer-Models"
     module = load(checkout(name) / "synthesizer.py", {"import torchvision\n": ""})
-    recorder = Recorder("synthesizer", "NS", 12, 1, max_length=12)
-    recorder.identity()
+    recorder = Recorder("synthesizer", "NS", 12, 1, max_length=12).identity()
     public = module.SynthesizerDense(12, 12)
     recorder.copy(public, "q_proj=dense.0 v_proj=value_fc")
     put(public.dense[2].weight, recorder.ours.scores.mT)
     put(public.dense[2].bias, torch.zeros(12))
     reason = "its second layer has a bias, zero here"
     recorder.save("synthesizer_dense", f"{name} 3ee5829, SynthesizerDense, one head", public, 12, reason=reason)
-    recorder = Recorder("synthesizer", "NS", 12, 1, max_length=12, variant="random_plus")
-    recorder.identity()
+    recorder = Recorder("synthesizer", "NS", 12, 1, max_length=12, variant="random_plus").identity()
     mixture = module.MixtureSynthesizers(12, 12)
     recorder.copy(mixture, "q_proj=query_fc k_proj=key_fc v_proj=value_fc scores=attention")
     with torch.no_grad():
@@ -97,8 +94,7 @@ def make_sigmoid() -> None:
     )
     recorder = Recorder("sigmoid", "NS")
     public = module.Attention(16, torch.sigmoid, num_heads=2, bias=True, attn_bias=-math.log(13))
-    recorder.put(public.qkv.weight, "q_proj.weight k_proj.weight v_proj.weight")
-    recorder.put(public.qkv.bias, "q_proj.bias k_proj.bias v_proj.bias")
+    recorder.copy(public, "q_proj+k_proj+v_proj=qkv")
     recorder.copy(public, "out_proj=proj")
     source = "apple/ml-sigmoid-attention 9273b49, Attention with a bias of -ln n"
     recorder.save("sigmoid", source, lambda x: public(x)["attn_proj"], 13)
@@ -114,7 +110,7 @@ def make_transformer_xl() -> None:
     ours = recorder.ours
     public = module.RelPartialLearnableMultiHeadAttn(2, 16, 8, 0.0, pre_lnorm=True)
     public.layer_norm = nn.Identity()
-    recorder.put(public.qkv_net.weight, "q_proj.weight k_proj.weight v_proj.weight")
+    recorder.copy(public, "q_proj.weight+k_proj.weight+v_proj.weight=qkv_net.weight")
     recorder.copy(public, "out_proj=o_net position_proj=r_net")
     positions = module.PositionalEmbedding(16)
 
@@ -218,10 +214,9 @@ def make_efficient() -> None:
 
 def make_xcit() -> None:
     xca = part(checkout("facebookresearch/xcit") / "xcit.py", "class XCA(", "\nclass ")["XCA"]
-    recorder = Recorder("xcit", "NS")
-    recorder.without_biases("q_proj", "k_proj", "v_proj")
+    recorder = Recorder("xcit", "NS").without_biases("q_proj", "k_proj", "v_proj")
     public = xca(16, num_heads=2)
-    recorder.put(public.qkv.weight, "q_proj.weight k_proj.weight v_proj.weight")
+    recorder.copy(public, "q_proj.weight+k_proj.weight+v_proj.weight=qkv.weight")
     recorder.copy(public, "temperature out_proj=proj")
     recorder.save("xcit", "facebookresearch/xcit 82f5291, XCA", public, 9)
 
@@ -231,12 +226,11 @@ def make_dpfp() -> None:
     changes = {"eps = 1e-5": "eps = 0.0"}
     layer = part(path, "class DPFPMultiHeadAttn", "\nclass ", changes)["DPFPMultiHeadAttn"]
     for nu in (1, 3):
-        recorder = Recorder("dpfp", "NS", nu=nu)
-        recorder.without_biases()
+        recorder = Recorder("dpfp", "NS", nu=nu).without_biases()
         public = layer(2, 16, 8, 0.0, pre_lnorm=True, n_roll=nu).eval()
         public.layer_norm = nn.Identity()
         recorder.copy(public, "q_proj=q_net out_proj=o_net")
-        recorder.put(public.kv_net.weight, "k_proj.weight v_proj.weight")
+        recorder.copy(public, "k_proj.weight+v_proj.weight=kv_net.weight")
         run = lambda x, public=public: (public(x.transpose(0, 1)) - x.transpose(0, 1)).transpose(0, 1)  # noqa: E731
         reason = "its epsilon of 1e-5 after the factor 1/sqrt(E), which decides the first numbers, is set to 0"
         source = "IDSIA/lmtool-fwp 0159201, DPFPMultiHeadAttn"
@@ -302,8 +296,7 @@ def make_soft() -> None:
 
 def make_set_transformer() -> None:
     module = load(checkout("juho-lee/set_transformer") / "modules.py", {"math.sqrt(self.dim_V)": "8**0.5"})
-    recorder = Recorder("set_transformer", "NS", num_inducing=3)
-    recorder.identity()
+    recorder = Recorder("set_transformer", "NS", num_inducing=3).identity()
     public = module.ISAB(16, 16, 2, 3)
     inner, outer = public.mab0, public.mab1
     put(public.I, recorder.ours.inducing.transpose(0, 1).flatten(1))
@@ -529,7 +522,7 @@ def make_logsparse() -> None:
     public = module["Attention"](1, 8, 40, True, 3, 8, sparse=True, attn_pdrop=0.0, resid_pdrop=0.0)
     weights = [linear.weight.unflatten(1, (3, 8)).transpose(1, 2) for linear in (ours.q_proj, ours.k_proj)]
     put(public.query_key.weight, torch.cat(weights))
-    recorder.put(public.query_key.bias, "q_proj.bias k_proj.bias")
+    recorder.copy(public, "q_proj.bias+k_proj.bias=query_key.bias")
     for theirs, own in ((public.value, ours.v_proj), (public.c_proj, ours.out_proj)):
         put(theirs.w, own.weight.mT)
         put(theirs.b, own.bias)

@@ -1,7 +1,7 @@
 """Installed packages: linformer 0.2.3, axial-attention 0.6.1, memory-compressed-attention 0.0.7, FLASH-pytorch 0.1.9,
 routing-transformer 1.6.1, sinkhorn-transformer 0.11.4 and reformer-pytorch 1.4.4.
 
-Run as ``python -m tools.golden.make_packages FOLDER``, where FOLDER is a target of ``pip install --no-deps``, with what
+Run as ``python -m tools.golden packages FOLDER``, where FOLDER is a target of ``pip install --no-deps``, with what
 they import. They are no requirements of the tests.
 """
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tools.golden.record import Recorder, copy_linear, put, record_all
+from tools.golden.record import Recorder, put
 
 
 def package(name: str) -> Any:
@@ -26,18 +26,14 @@ def package(name: str) -> Any:
 
 
 def make_linformer() -> None:
-    recorder = Recorder("linformer", "NC", num_landmarks=4, max_length=12)
-    recorder.without_biases("q_proj", "k_proj", "v_proj")
+    recorder = Recorder("linformer", "NC", num_landmarks=4, max_length=12).without_biases("q_proj", "k_proj", "v_proj")
     public = package("linformer").LinformerSelfAttention(16, 12, k=4, heads=2)
-    recorder.copy(public, "q_proj=to_q k_proj=to_k v_proj=to_v out_proj=to_out")
-    put(public.proj_k, recorder.ours.mix_k.mT)
-    put(public.proj_v, recorder.ours.mix_v.mT)
+    recorder.copy(public, "q_proj=to_q k_proj=to_k v_proj=to_v out_proj=to_out mix_k.mT=proj_k mix_v.mT=proj_v")
     recorder.save("linformer", "linformer 0.2.3, LinformerSelfAttention", public, 7, 9)
 
 
 def make_axial() -> None:
-    recorder = Recorder("axial", "NS", 16, 4, width=7)
-    recorder.without_biases("q_proj", "k_proj", "v_proj", "out_proj")
+    recorder = Recorder("axial", "NS", 16, 4, width=7).without_biases("q_proj", "k_proj", "v_proj", "out_proj")
     ours = recorder.ours
     public = package("axial_attention").AxialAttention(16, num_dimensions=2, heads=2)
     # The permutation of its first attention makes columns, that of its second rows; our first heads read rows.
@@ -47,7 +43,7 @@ def make_axial() -> None:
         attention.heads, attention.dim_heads = 2, 4
         attention.to_q, attention.to_kv = nn.Linear(16, 8, bias=False), nn.Linear(16, 16, bias=False)
         put(attention.to_q.weight, ours.q_proj.weight[part])
-        put(attention.to_kv.weight, torch.cat([ours.k_proj.weight[part], ours.v_proj.weight[part]]))
+        put(attention.to_kv.weight, ours.k_proj.weight[part], ours.v_proj.weight[part])
         attention.to_out = nn.Linear(8, 16, bias=False)
         put(attention.to_out.weight, ours.out_proj.weight[:, part])
         attention.forward = merged_by_width(attention)
@@ -73,15 +69,13 @@ def merged_by_width(attention: nn.Module) -> Any:
 
 def make_mca() -> None:
     for pattern, rows in (("NS", (None, None)), ("CS", (2, None))):
-        recorder = Recorder("mca", pattern)
-        recorder.without_biases("q_proj", "k_proj", "v_proj")
+        recorder = Recorder("mca", pattern).without_biases("q_proj", "k_proj", "v_proj")
         ours = recorder.ours
         ours.compress_v.load_state_dict(ours.compress_k.state_dict())
         public = package("memory_compressed_attention").MemoryCompressedAttention(16, heads=2, causal=pattern == "CS")
         public.compress_fn.conv.load_state_dict(ours.compress_k.state_dict())
-        scaled = 2**0.5 * ours.q_proj.weight  # it divides by the root of the whole width
-        put(public.to_qkv.weight, torch.cat([scaled, ours.k_proj.weight, ours.v_proj.weight]))
-        copy_linear(ours.out_proj, public.to_out)
+        recorder.copy(public, "q_proj+k_proj+v_proj=to_qkv out_proj=to_out")
+        put(public.to_qkv.weight[:16], 2**0.5 * ours.q_proj.weight)  # it divides by the root of the whole width
         # A null key of much negative product cannot be had; its exponential is taken out of the softmax instead.
         module = sys.modules[type(public).__module__]
         cat = torch.cat
@@ -123,14 +117,11 @@ def make_flash() -> None:
 
 
 def unit(recorder: Recorder, public: Any, offset: Any) -> None:
-    ours = recorder.ours
-    recorder.put(public.to_hidden[0].weight, "v_proj.weight gate_proj.weight")
-    recorder.put(public.to_hidden[0].bias, "v_proj.bias gate_proj.bias")
-    copy_linear(ours.z_proj, public.to_qk[0])
-    order = [0, 2, 1, 3] if len(ours.gamma) == 4 else [0, 1]  # queries before keys there
-    put(offset.gamma, ours.gamma[order])
-    put(offset.beta, ours.beta[order])
-    copy_linear(ours.out_proj, public.to_out[0] if isinstance(public.to_out, nn.Sequential) else public.to_out)
+    out = "out_proj=to_out.0" if isinstance(public.to_out, nn.Sequential) else "out_proj=to_out"
+    recorder.copy(public, f"v_proj+gate_proj=to_hidden.0 z_proj=to_qk.0 {out}")
+    order = [0, 2, 1, 3] if len(recorder.ours.gamma) == 4 else [0, 1]  # queries before keys there
+    put(offset.gamma, recorder.ours.gamma[order])
+    put(offset.beta, recorder.ours.beta[order])
     public.eval()
 
 
@@ -146,8 +137,7 @@ def make_routing() -> None:
         return attention(F.layer_norm(q, (8,)), F.layer_norm(k, (8,)), v)[0]
 
     reason = "its count of clusters per token without the added 1e-5; projections and layer norm are torch's"
-    source = "routing-transformer 1.6.1, KmeansAttention"
-    recorder.save("routing", source, recorder.around(core), 41, reason=reason)
+    recorder.save_core("routing", "routing-transformer 1.6.1, KmeansAttention", core, 41, reason=reason)
 
 
 def exact_mean(src: Tensor, t: Tensor, index: Tensor, dim: int, _eps: float = 0.0) -> Tensor:
@@ -166,8 +156,7 @@ def make_sinkhorn() -> None:
     names["gumbel_sinkhorn"] = lambda r, steps, temperature: names["sinkhorn_sorting_operator"](r / temperature, steps)
     names["F"] = SimpleNamespace(relu=lambda x: x)  # the scores themselves: its ReLU is left out
     reason = "without Gumbel noise and ReLU of the scores; it makes sorted values of sorted keys: equal here"
-    source = "sinkhorn-transformer 0.11.4, SinkhornAttention"
-    recorder.save("sinkhorn", source, recorder.around(attention), 42, reason=reason)
+    recorder.save_core("sinkhorn", "sinkhorn-transformer 0.11.4, SinkhornAttention", attention, 42, reason=reason)
 
 
 def make_reformer() -> None:
@@ -199,7 +188,3 @@ def make_reformer() -> None:
         file, source = f"reformer_{pattern.lower()}", "reformer-pytorch 1.4.4, LSHAttention"
         reason = "it adds 1e-9 to the number of rounds in which a pair meets; projections are torch's"
         recorder.save(file, source, run, 36, faint=None, tolerance=1e-8, reason=reason)
-
-
-if __name__ == "__main__":
-    record_all(globals())
