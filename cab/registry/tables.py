@@ -141,7 +141,7 @@ def _differing(options: Mapping[str, Any], usual: Mapping[str, Any], prefix: str
 def decode_state_size(entry: AttentionEntry) -> str:
     """Return the size of an attention's decode state, see :func:`cab.registry.build.measure_decode_state`.
 
-    It is read from ``decode_states.csv``, which ``tools/suite/decode_states.py`` writes; other attentions are measured.
+    It is read from ``decode_states.csv``, which ``tools/suite/tables.py`` writes; other attentions are measured.
     """
     for row in read_rows("decode_states.csv"):
         if row["attention"] == entry.name:

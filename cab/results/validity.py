@@ -33,7 +33,7 @@ BOUNDED_STATES = ("linear", "cosformer", "performer", "abc", "s4d")
 """Attentions that decode with a constant-size state."""
 YES, NOT_JUDGED = "yes", "not judged"
 INVALID_FILE = FOLDER / "invalid.csv"
-"""The invalid cells according to the reference results; tools/suite/invalid_cells.py writes them."""
+"""The invalid cells according to the reference results; tools/suite/tables.py writes them."""
 CHECKS = [
     *("cell", "core", "attentions", "gap_lost", "gap_low", "different_pairs", "graded", "measures", "grades"),
     *("compared", "worse"),

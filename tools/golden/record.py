@@ -121,7 +121,7 @@ class Recorder:
         return [x.double().requires_grad_() for x in drawn]
 
     def copy(self, public: Any, names: str) -> Recorder:
-        """Copy parameters, or weights and biases of modules: ``q_proj k_proj.weight.mT=key one+other=both``, ours=theirs.
+        """Copy parameters, or weights and biases of modules: ``q_proj weight.mT=key one+other=both``, ours=theirs.
 
         A bias that only one of two modules has must be 0.
         """

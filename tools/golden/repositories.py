@@ -1,4 +1,4 @@
-"""Layers of single repositories, run as ``python -m tools.golden.make_repositories FOLDER``.
+"""Layers of single repositories, ``python -m tools.golden repositories FOLDER``.
 
 FOLDER contains a checkout per repository, named OWNER+NAME; each function names repository and commit.
 """
@@ -16,8 +16,6 @@ from torch.nn import functional as F
 
 from tools.golden.record import Recorder, checkout, drawn, load, part, projected, put, save_start
 
-PROJECTIONS = "projections are torch's"
-
 # --- softmax attention with other scores -----------------------------------------------------------------------------
 
 
@@ -30,12 +28,12 @@ def make_luong() -> None:
         ours = recorder.ours
         public = module.GlobalAttention(12, attn_type={"concat": "mlp"}.get(score, score))
         if score == "general":
-            put(public.linear_in.weight, ours.score_weight[0].mT)
+            recorder.copy(public, "score_weight.mT=linear_in.weight")
         if score == "concat":
+            recorder.copy(public, "score_vector=v.weight")
             put(public.linear_query.weight, ours.score_weight[0, :, :12])
             put(public.linear_query.bias, torch.zeros(12))
             put(public.linear_context.weight, ours.score_weight[0, :, 12:])
-            put(public.v.weight, ours.score_vector)
 
         def run(x: Tensor, source: Tensor, public: Any = public, ours: Any = ours) -> Tensor:
             return ours.out_proj(public(ours.q_proj(x), ours.k_proj(source))[1] @ ours.v_proj(source))
@@ -68,8 +66,7 @@ def make_synthesizer() -> None:
     module = load(checkout(name) / "synthesizer.py", {"import torchvision\n": ""})
     recorder = Recorder("synthesizer", "NS", 12, 1, max_length=12).identity()
     public = module.SynthesizerDense(12, 12)
-    recorder.copy(public, "q_proj=dense.0 v_proj=value_fc")
-    put(public.dense[2].weight, recorder.ours.scores.mT)
+    recorder.copy(public, "q_proj=dense.0 v_proj=value_fc scores.mT=dense.2.weight")
     put(public.dense[2].bias, torch.zeros(12))
     reason = "its second layer has a bias, zero here"
     recorder.save("synthesizer_dense", f"{name} 3ee5829, SynthesizerDense, one head", public, 12, reason=reason)
@@ -94,8 +91,7 @@ def make_sigmoid() -> None:
     )
     recorder = Recorder("sigmoid", "NS")
     public = module.Attention(16, torch.sigmoid, num_heads=2, bias=True, attn_bias=-math.log(13))
-    recorder.copy(public, "q_proj+k_proj+v_proj=qkv")
-    recorder.copy(public, "out_proj=proj")
+    recorder.copy(public, "q_proj+k_proj+v_proj=qkv out_proj=proj")
     source = "apple/ml-sigmoid-attention 9273b49, Attention with a bias of -ln n"
     recorder.save("sigmoid", source, lambda x: public(x)["attn_proj"], 13)
 
@@ -110,8 +106,7 @@ def make_transformer_xl() -> None:
     ours = recorder.ours
     public = module.RelPartialLearnableMultiHeadAttn(2, 16, 8, 0.0, pre_lnorm=True)
     public.layer_norm = nn.Identity()
-    recorder.copy(public, "q_proj.weight+k_proj.weight+v_proj.weight=qkv_net.weight")
-    recorder.copy(public, "out_proj=o_net position_proj=r_net")
+    recorder.copy(public, "q_proj+k_proj+v_proj=qkv_net out_proj=o_net position_proj=r_net")
     positions = module.PositionalEmbedding(16)
 
     def run(x: Tensor) -> Tensor:
@@ -153,7 +148,7 @@ def make_adaptive_span() -> None:
 
     source = "facebookresearch/adaptive-span 27b815f, SeqAttention after a cache of zeros"
     reason = "its 1e-8 beside the sum of weights set to 0, its span one token shorter; rows beyond the zeros"
-    recorder.save("adaptive_span", source, recorder.around(core), 25, rows=(13, None), reason=reason)
+    recorder.save_core("adaptive_span", source, core, 25, rows=(13, None), reason=reason)
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
@@ -178,9 +173,9 @@ def make_linear() -> None:
             count = SimpleNamespace(float_matrix=torch.ones(k.shape[:2]))
             return public(q, k, v, SimpleNamespace(all_ones=True), None, count)
 
-        run, reason = recorder.around(core, tokens_first=True), "with eps of 0; projections are torch's"
-        source = "idiap/fast-transformers 2ad36b9, LinearAttention"
-        recorder.save(f"linear_{pattern.lower()}", source, run, *lengths, reason=reason)
+        file, source = f"linear_{pattern.lower()}", "idiap/fast-transformers 2ad36b9, LinearAttention"
+        reason = "with eps of 0; projections are torch's"
+        recorder.save_core(file, source, core, *lengths, tokens_first=True, reason=reason)
 
 
 def make_flowformer() -> None:
@@ -216,8 +211,7 @@ def make_xcit() -> None:
     xca = part(checkout("facebookresearch/xcit") / "xcit.py", "class XCA(", "\nclass ")["XCA"]
     recorder = Recorder("xcit", "NS").without_biases("q_proj", "k_proj", "v_proj")
     public = xca(16, num_heads=2)
-    recorder.copy(public, "q_proj.weight+k_proj.weight+v_proj.weight=qkv.weight")
-    recorder.copy(public, "temperature out_proj=proj")
+    recorder.copy(public, "q_proj+k_proj+v_proj=qkv temperature out_proj=proj")
     recorder.save("xcit", "facebookresearch/xcit 82f5291, XCA", public, 9)
 
 
@@ -229,8 +223,7 @@ def make_dpfp() -> None:
         recorder = Recorder("dpfp", "NS", nu=nu).without_biases()
         public = layer(2, 16, 8, 0.0, pre_lnorm=True, n_roll=nu).eval()
         public.layer_norm = nn.Identity()
-        recorder.copy(public, "q_proj=q_net out_proj=o_net")
-        recorder.copy(public, "k_proj.weight+v_proj.weight=kv_net.weight")
+        recorder.copy(public, "q_proj=q_net k_proj+v_proj=kv_net out_proj=o_net")
         run = lambda x, public=public: (public(x.transpose(0, 1)) - x.transpose(0, 1)).transpose(0, 1)  # noqa: E731
         reason = "its epsilon of 1e-5 after the factor 1/sqrt(E), which decides the first numbers, is set to 0"
         source = "IDSIA/lmtool-fwp 0159201, DPFPMultiHeadAttn"
@@ -241,8 +234,8 @@ def make_kernelized() -> None:
     dense = load(checkout("pkuzengqi/Skyformer") / "src" / "models" / "attention.py")
     recorder = Recorder("kernelized", "NS")
     public = dense.SoftmaxAttention_RBF({"attention_dropout": 0.0, "head_dim": 8})
-    run = recorder.around(lambda q, k, v: public(q, k, v, torch.ones(len(q), q.shape[2])))
-    recorder.save("kernelized", "pkuzengqi/Skyformer 1a677cb, SoftmaxAttention_RBF", run, 9)
+    core = lambda q, k, v: public(q, k, v, torch.ones(len(q), q.shape[2]))  # noqa: E731
+    recorder.save_core("kernelized", "pkuzengqi/Skyformer 1a677cb, SoftmaxAttention_RBF", core, 9, reason="")
 
 
 def make_skyformer() -> None:
@@ -259,9 +252,9 @@ def make_skyformer() -> None:
     index = (recorder.ours.places * 9).long()
     chosen = torch.cat([index[:3], index[3:] + 9]).view(1, 1, 6)
     public.uniform_sketching = lambda *_: (chosen.expand(2, -1, -1), torch.ones(2, 1, 6))
-    run = recorder.around(lambda q, k, v: public(q, k, v, torch.ones(len(q), q.shape[2])))
+    core = lambda q, k, v: public(q, k, v, torch.ones(len(q), q.shape[2]))  # noqa: E731
     reason = "40 steps of its iteration for the inverse instead of 6; its scale is right for heads of 32 alone"
-    recorder.save("skyformer", "pkuzengqi/Skyformer 1a677cb, Skyformer", run, 9, reason=reason)
+    recorder.save_core("skyformer", "pkuzengqi/Skyformer 1a677cb, Skyformer", core, 9, reason=reason)
 
 
 def make_soft() -> None:
@@ -410,8 +403,8 @@ def make_yoso() -> None:
         return torch.stack(outputs, dim=1)
 
     reason = "its tables of values, which need a GPU, are sums over pairs with equal codes; the gradient is estimated"
-    run, options = recorder.around(core), {"faint": None, "gradients": False, "reason": reason}
-    recorder.save("yoso", "mlpen/YOSO 6000487, yoso_v1.hashing", run, 9, **options)
+    options = {"faint": None, "gradients": False, "reason": reason}
+    recorder.save_core("yoso", "mlpen/YOSO 6000487, yoso_v1.hashing", core, 9, **options)
 
 
 # --- fixed patterns --------------------------------------------------------------------------------------------------
@@ -425,8 +418,7 @@ def make_moba() -> None:
         n = q.shape[1]
         return torch.stack([naive(*row, torch.tensor([0, n]), n, 4, 3) for row in zip(q, k, v, strict=True)])
 
-    source, run = "MoonshotAI/MoBA 61e456b, moba_attn_varlen_naive", recorder.around(core, tokens_first=True)
-    recorder.save("moba", source, run, 23, reason=PROJECTIONS)
+    recorder.save_core("moba", "MoonshotAI/MoBA 61e456b, moba_attn_varlen_naive", core, 23, tokens_first=True)
 
 
 def make_scatterbrain() -> None:
@@ -464,10 +456,9 @@ def make_scatterbrain() -> None:
     public = module.SBLocalAttention(11, 8, nb_features=12).eval()
     public.feature_map.new_feature_map = lambda _: None
     public.feature_map.projection_matrix = ours.weights[0, :6]
-
-    run = recorder.around(lambda q, k, v: public(q, k, v)[0], tokens_first=True)
+    core, source = lambda q, k, v: public(q, k, v)[0], "HazyResearch/fly 6b73449, SBLocalAttention"
     reason = "local products of fast_transformers by torch; projections are torch's"
-    recorder.save("scatterbrain", "HazyResearch/fly 6b73449, SBLocalAttention", run, 23, reason=reason)
+    recorder.save_core("scatterbrain", source, core, 23, tokens_first=True, reason=reason)
 
 
 def make_sparse_transformer() -> None:
@@ -505,7 +496,7 @@ def make_sparse_transformer() -> None:
 
     source = "openai/sparse_attention c53f3bd, attention_impl, one head 'local' and one 'strided'"
     reason = "TensorFlow's functions by torch; projections are torch's"
-    recorder.save("sparse_transformer", source, recorder.around(core), 23, reason=reason)
+    recorder.save_core("sparse_transformer", source, core, 23, reason=reason)
 
 
 def make_logsparse() -> None:
@@ -521,15 +512,9 @@ def make_logsparse() -> None:
     ours = recorder.ours
     public = module["Attention"](1, 8, 40, True, 3, 8, sparse=True, attn_pdrop=0.0, resid_pdrop=0.0)
     weights = [linear.weight.unflatten(1, (3, 8)).transpose(1, 2) for linear in (ours.q_proj, ours.k_proj)]
-    put(public.query_key.weight, torch.cat(weights))
-    recorder.copy(public, "q_proj.bias+k_proj.bias=query_key.bias")
-    for theirs, own in ((public.value, ours.v_proj), (public.c_proj, ours.out_proj)):
-        put(theirs.w, own.weight.mT)
-        put(theirs.b, own.bias)
+    put(public.query_key.weight, *weights)
+    recorder.copy(public, "q_proj.bias+k_proj.bias=query_key.bias v_proj.weight.mT=value.w v_proj.bias=value.b")
+    recorder.copy(public, "out_proj.weight.mT=c_proj.w out_proj.bias=c_proj.b")
     source = "AIStream-Peelout/flow-forecast 304cf30, transformer_xl.transformer_bottleneck.Attention, one head"
     reason = "its early rows are dense by a rule with the total length; its last restart leaves out a token"
     recorder.save("logsparse", source, public, 40, rows=(34, 40), reason=reason)
-
-
-if __name__ == "__main__":
-    record_all(globals())

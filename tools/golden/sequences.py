@@ -1,4 +1,4 @@
-"""Recurrences, state spaces and decays: ``python -m tools.golden.make_sequences FOLDER``.
+"""Recurrences, state spaces and decays: ``python -m tools.golden sequences FOLDER``.
 
 FOLDER contains a checkout per repository, named OWNER+NAME; each function names repository and commit.
 """
@@ -207,7 +207,7 @@ def make_mamba3() -> None:
         recorder.ours.rate_proj.weight[0] *= 30  # logits for which the rate is at its least
     public = module(16, d_state=12, headdim=16).double()
     names = ("gate", "v", "k", "q", "step", "rate", "share", "angle")
-    recorder.put(public.in_proj.weight, " ".join(f"{name}_proj.weight" for name in names))
+    recorder.copy(public, "+".join(f"{name}_proj.weight" for name in names) + "=in_proj.weight")
     own = "step_proj.bias=dt_bias key_bias=B_bias query_bias=C_bias key_norm=B_norm.weight query_norm=C_norm.weight "
     recorder.copy(public, own + "skip=D out_proj")
     source = "state-spaces/mamba 5235bdc, Mamba3"
@@ -360,7 +360,3 @@ def start_gla_and_deltanet() -> None:
             start["decay_map.1.bias"] = [x["gk_proj.1.bias"] for x in modules]
         source = f"fla-org/flash-linear-attention 9ec376bb, layers.{file}.{public}"
         save_start(f"{name}_start", source, name, "CS", 64, 4, start)
-
-
-if __name__ == "__main__":
-    record_all(globals())

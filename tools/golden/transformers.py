@@ -1,4 +1,4 @@
-"""Layers of transformers 5.23.0, an installed package: ``python -m tools.golden.make_transformers``."""
+"""Layers of transformers 5.23.0, an installed package: ``python -m tools.golden transformers .``."""
 
 from __future__ import annotations
 
@@ -169,8 +169,7 @@ def make_funnel() -> None:
     public.layer_norm = nn.Identity()
     structure = module.FunnelAttentionStructure(settings)
     recorder.copy(public, "q_proj=q_head k_proj=k_head v_proj=v_head out_proj=post_proj")
-    recorder.copy(public, "content_bias=r_w_bias position_bias=r_r_bias")
-    put(public.r_kernel, recorder.ours.position_proj.weight.mT)
+    recorder.copy(public, "content_bias=r_w_bias position_bias=r_r_bias position_proj.weight.mT=r_kernel")
 
     def run(x: Tensor) -> Tensor:
         inputs = structure.init_attention_inputs(x)
@@ -185,12 +184,10 @@ def make_funnel() -> None:
 
 def make_xlnet() -> None:
     recorder = Recorder("transformer_xl", "NS")
-    ours = recorder.ours
     settings = config("xlnet", "XLNetConfig", d_model=16, n_head=2, d_inner=16, n_layer=1, dropout=0.0)
     module = model("xlnet")
     public = module.XLNetRelativeAttention(settings).double().eval()
-    for name, own in (("q", ours.q_proj), ("k", ours.k_proj), ("v", ours.v_proj), ("r", ours.position_proj)):
-        put(getattr(public, name), own.weight.mT)
+    recorder.copy(public, "q_proj.weight.mT=q k_proj.weight.mT=k v_proj.weight.mT=v position_proj.weight.mT=r")
     recorder.copy(public, "out_proj.weight=o content_bias=r_w_bias position_bias=r_r_bias")
     public.layer_norm = nn.Identity()
     network = module.XLNetModel(settings)
@@ -287,7 +284,3 @@ def rotary(length: int, width: int) -> tuple[Tensor, Tensor]:
     angle = torch.arange(length)[:, None] * 10000.0 ** (-torch.arange(0, width, 2) / width)
     both = torch.cat([angle, angle], dim=-1)[None]
     return both.cos(), both.sin()
-
-
-if __name__ == "__main__":
-    record_all(globals())

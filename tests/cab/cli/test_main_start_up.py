@@ -67,7 +67,7 @@ def test_the_table_of_decode_states_has_every_attention() -> None:
 def test_the_table_of_decode_states_is_what_is_measured() -> None:
     measured = {entry.name: measure_decode_state(entry) for entry in ATTENTIONS}
     for row in read_rows("decode_states.csv"):
-        assert row["state"] == measured[row["attention"]], f"{row['attention']}: run tools/suite/decode_states.py"
+        assert row["state"] == measured[row["attention"]], f"{row['attention']}: run python -m tools.suite.tables"
 
 
 def test_an_attention_that_is_not_in_the_table_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def test_the_state_is_that_of_the_same_networks(folders: list[Path]) -> None:
 
 def test_the_table_of_states_is_what_is_measured() -> None:
     for name in ("linear", "local", "mla"):
-        assert suite_state(ATTENTIONS.get(name)) == suite_states()[name], "run tools/suite/decode_states.py"
+        assert suite_state(ATTENTIONS.get(name)) == suite_states()[name], "run python -m tools.suite.tables"
     assert suite_state(ATTENTIONS.get("linformer")) is None
 
 

@@ -18,7 +18,7 @@ from cab.results.retained import suite_runs
 from cab.results.validity import CHECKS, check_cell, invalid_cells, missing_evidence
 from cab.results.verdict import frame_of
 from tests.helpers.suite_records import CELLS, made_anchors, suite_record, value_record
-from tools.suite.invalid_cells import invalid_rows
+from tools.suite import tables
 
 CELL = dataclasses.replace(CELLS["lstf"], memory_bounded_baseline="bound", long_memory=True)
 GOOD = {
@@ -168,5 +168,5 @@ def test_cells_without_results_are_not_judged(
 
 def test_the_table_of_invalid_cells_is_what_is_computed() -> None:
     """The page reads it, and no records."""
-    rows = [[*key, reason] for key, reason in invalid_cells().items()]
-    assert invalid_rows()[1:] == rows, "run python -m tools.suite.invalid_cells"
+    rows = [(*key, reason) for key, reason in invalid_cells().items()]
+    assert [*tables.invalid_cells()][1:] == rows, "run python -m tools.suite.tables"

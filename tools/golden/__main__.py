@@ -1,0 +1,5 @@
+"""The command of :mod:`tools.golden.record`."""
+
+from tools.golden.record import main
+
+main()
