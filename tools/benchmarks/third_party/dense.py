@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 
 from torch import Tensor, nn
@@ -26,16 +27,6 @@ def multihead_attention(pattern: Pattern, embed_dim: int, num_heads: int) -> nn.
     return Whole(module, call)
 
 
-def sdpa_flash(pattern: Pattern, embed_dim: int, num_heads: int) -> nn.Module:
-    """Build softmax attention with torch's flash backend."""
-    return one_kernel(SDPBackend.FLASH_ATTENTION, pattern, embed_dim, num_heads)
-
-
-def sdpa_cudnn(pattern: Pattern, embed_dim: int, num_heads: int) -> nn.Module:
-    """Build softmax attention with torch's cuDNN backend."""
-    return one_kernel(SDPBackend.CUDNN_ATTENTION, pattern, embed_dim, num_heads)
-
-
 def one_kernel(backend: SDPBackend, pattern: Pattern, embed_dim: int, num_heads: int) -> nn.Module:
     """Build softmax attention with a single backend of torch."""
 
@@ -44,6 +35,10 @@ def one_kernel(backend: SDPBackend, pattern: Pattern, embed_dim: int, num_heads:
             return F.scaled_dot_product_attention(query, key, value, is_causal=pattern is Pattern.CS)
 
     return Projected(core, embed_dim, num_heads)
+
+
+sdpa_flash = partial(one_kernel, SDPBackend.FLASH_ATTENTION)
+sdpa_cudnn = partial(one_kernel, SDPBackend.CUDNN_ATTENTION)
 
 
 def performer(pattern: Pattern, embed_dim: int, num_heads: int, num_features: int) -> nn.Module:
@@ -64,7 +59,7 @@ def nystromformer(embed_dim: int, num_heads: int, num_landmarks: int, conv_kerne
         residual=conv_kernel_size is not None,
         residual_conv_kernel=conv_kernel_size or 1,
     )
-    return Whole(module, lambda module, query, *_: module(query))
+    return Whole(module)
 
 
 def local(pattern: Pattern, embed_dim: int, num_heads: int, window_size: int, extent: str) -> nn.Module:
@@ -103,7 +98,7 @@ def set_transformer(embed_dim: int, num_heads: int, num_inducing: int, feedforwa
     if embed_dim != 64 * num_heads:
         raise UserError(f"head dimension {embed_dim // num_heads} is not supported (only 64)")
     module = import_module("isab_pytorch").ISAB(dim=embed_dim, heads=num_heads, num_latents=num_inducing)
-    return Whole(module, lambda module, x, *_: module(x)[0])
+    return Whole(module)
 
 
 def gated_unit(pattern: Pattern, embed_dim: int, query_key_dim: int, group_size: int | None = None) -> nn.Module:
@@ -111,8 +106,7 @@ def gated_unit(pattern: Pattern, embed_dim: int, query_key_dim: int, group_size:
     package = import_module("flash_pytorch.flash_pytorch")
     sizes = {"dim": embed_dim, "query_key_dim": query_key_dim, "norm_klass": nn.Identity}
     if group_size is None:
-        return Other(package.GAU(**sizes, add_residual=False), lambda module, x: module(x))
+        return Other(package.GAU(**sizes, add_residual=False))
     turns = import_module("rotary_embedding_torch").RotaryEmbedding(min(32, query_key_dim // 2 * 2))
     is_causal = pattern is Pattern.CS
-    module = package.FLASH(**sizes, group_size=group_size, causal=is_causal, rotary_pos_emb=turns)
-    return Other(module, lambda module, x: module(x))
+    return Other(package.FLASH(**sizes, group_size=group_size, causal=is_causal, rotary_pos_emb=turns))

@@ -19,8 +19,7 @@ def layer(module: str, name: str, embed_dim: int, num_heads: int, **options: Any
     """Build a layer; options of the width of a head are fractions of ``embed_dim / num_heads``."""
     sizes = {key: int(value * embed_dim / num_heads) for key, value in options.items() if isinstance(value, float)}
     kind = getattr(import_module(f"fla.layers.{module}"), name)
-    built = kind(hidden_size=embed_dim, layer_idx=0, **{"num_heads": num_heads} | options | sizes)
-    return Whole(built, lambda module, x, *_: module(x)[0])
+    return Whole(kind(hidden_size=embed_dim, layer_idx=0, **{"num_heads": num_heads} | options | sizes))
 
 
 def of(module: str, name: str, **options: Any) -> Callable[[int, int], nn.Module]:

@@ -200,7 +200,7 @@ def mamba2(embed_dim: int, num_heads: int, state_size: int, short_convolution: i
         chunk_size=64,
         num_hidden_layers=1,
     )
-    return Whole(package.modeling_mamba2.Mamba2Mixer(config, layer_idx=0), lambda module, x, *_: module(x))
+    return Whole(package.modeling_mamba2.Mamba2Mixer(config, layer_idx=0))
 
 
 def with_recurrence(attention: str, kernel: Callable[..., Tensor], *form: str) -> Make:

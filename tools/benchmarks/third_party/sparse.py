@@ -34,13 +34,12 @@ def longformer(
     layer = WithOutput(package.modeling_longformer.LongformerSelfAttention(config, 0), embed_dim)
 
     def call(module: Any, x: Tensor, *_: Tensor) -> Tensor:
-        require_multiple(x.shape[1], 2 * window)
         mask = x.new_zeros(x.shape[:2])
         mask[:, :num_globals] = 1e4
         output = module.layer(x, mask, mask < 0, mask > 0, num_globals > 0)[0]
         return module.out_proj(output)
 
-    return Whole(layer, call)
+    return Whole(layer, call, multiple_of=2 * window)
 
 
 def bigbird(embed_dim: int, num_heads: int, block_size: int, num_random: int, num_window: int) -> nn.Module:
@@ -59,7 +58,6 @@ def bigbird(embed_dim: int, num_heads: int, block_size: int, num_random: int, nu
     masks: dict[tuple[int, ...], tuple[Tensor, ...]] = {}  # computed once, as in a network with several layers
 
     def call(module: Any, x: Tensor, *_: Tensor) -> Tensor:
-        require_multiple(x.shape[1], block_size)
         if x.shape[1] <= shortest:
             raise UserError(f"full attention up to {shortest} tokens")
         if x.shape[:2] not in masks:
@@ -68,7 +66,8 @@ def bigbird(embed_dim: int, num_heads: int, block_size: int, num_random: int, nu
         module.layer.train()
         return module.out_proj(module.layer(x, band, of_queries, of_keys, blocked, blocked)[0])
 
-    return Whole(WithOutput(package.modeling_big_bird.BigBirdBlockSparseAttention(config, seed=0), embed_dim), call)
+    layer = WithOutput(package.modeling_big_bird.BigBirdBlockSparseAttention(config, seed=0), embed_dim)
+    return Whole(layer, call, multiple_of=block_size)
 
 
 def reformer_transformers(
@@ -87,12 +86,8 @@ def reformer_transformers(
         is_decoder=False,
     )
     layer = WithOutput(package.modeling_reformer.LSHSelfAttention(config), embed_dim)
-
-    def call(module: Any, x: Tensor) -> Tensor:
-        require_multiple(x.shape[1], chunk_size)
-        return module.out_proj(module.layer(x).hidden_states)
-
-    return Other(layer, call)
+    call = lambda module, x, *_: module.out_proj(module.layer(x).hidden_states)  # noqa: E731
+    return Other(layer, call, multiple_of=chunk_size)
 
 
 def reformer_pytorch(embed_dim: int, num_heads: int, chunk_size: int, rounds: int) -> nn.Module:
@@ -106,19 +101,13 @@ def reformer_pytorch(embed_dim: int, num_heads: int, chunk_size: int, rounds: in
         attend_across_buckets=False,
         allow_duplicate_attention=False,
     )
-
-    def call(module: Any, x: Tensor) -> Tensor:
-        require_multiple(x.shape[1], 2 * chunk_size)
-        return module(x)
-
-    return Other(module, call)
+    return Other(module, multiple_of=2 * chunk_size)
 
 
 def fnet(embed_dim: int) -> nn.Module:
     """Build FNet of transformers."""
     package = import_module("transformers.models.fnet")
-    module = package.modeling_fnet.FNetBasicFourierTransform(package.FNetConfig(hidden_size=embed_dim))
-    return Other(module, lambda module, x: module(x)[0])
+    return Other(package.modeling_fnet.FNetBasicFourierTransform(package.FNetConfig(hidden_size=embed_dim)))
 
 
 def routing(
@@ -148,14 +137,10 @@ def routing(
     )
 
     def call(module: Any, x: Tensor, *_: Tensor) -> Tensor:
-        if num_local:
-            require_multiple(x.shape[1], block)
-        module.global_attn.window_size = min(
-            -(-x.shape[1] // num_clusters), window
-        )  # depends on the length, as in our layer
+        module.global_attn.window_size = min(-(-x.shape[1] // num_clusters), window)  # as in our layer
         return module(x)[0]
 
-    return Whole(module, call)
+    return Whole(module, call, multiple_of=block if num_local else 1)
 
 
 def sinkhorn(
@@ -175,12 +160,7 @@ def sinkhorn(
         sinkhorn_iter=iterations,
         temperature=temperature,
     )
-
-    def call(module: Any, x: Tensor, *_: Tensor) -> Tensor:
-        require_multiple(x.shape[1], block_size)
-        return module(x)
-
-    return Whole(module, call)
+    return Whole(module, multiple_of=block_size)
 
 
 def axial(embed_dim: int, num_heads: int, width: int | None, spread: str) -> nn.Module:
@@ -206,7 +186,7 @@ def mca(pattern: Pattern, embed_dim: int, num_heads: int, factor: int, reduction
     module = import_module("memory_compressed_attention").MemoryCompressedAttention(
         embed_dim, heads=num_heads, causal=pattern is Pattern.CS, compression_factor=factor
     )
-    return Whole(module, lambda module, x, *_: module(x))
+    return Whole(module)
 
 
 def compressive(
@@ -262,7 +242,7 @@ def nsa(
         norm=False,
         compress_mlp=mlp if compression == "mlp" else Means(),
     )
-    return Whole(module, lambda module, x, *_: module(x))
+    return Whole(module)
 
 
 class Means(nn.Module):

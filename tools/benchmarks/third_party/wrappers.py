@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -32,31 +31,33 @@ class Projected(Projections):
         return self.out_proj(self.core(q, k, v).transpose(1, 2).flatten(-2))
 
 
-class Whole(nn.Module):
-    """A module with its own projections, called as ``call(module, query, key, value)``."""
+def first_output(module: nn.Module, x: Tensor, *_: Tensor) -> Tensor:
+    """Call a self attention, which may return a tuple that begins with the output."""
+    output = module(x)
+    return output[0] if isinstance(output, tuple) else output
 
-    q_proj = k_proj = v_proj = True
 
-    def __init__(self, module: nn.Module, call: Callable[[Any, Tensor, Tensor, Tensor], Tensor]) -> None:
+class Other(nn.Module):
+    """A module without projections of query, key, value and output, called as ``call(module, query, key, value)``.
+
+    Args:
+        multiple_of: the length must be a multiple of it.
+    """
+
+    def __init__(self, module: nn.Module, call: Callable[..., Tensor] = first_output, *, multiple_of: int = 1) -> None:
         super().__init__()
-        self.module = module
-        self.call = call
+        self.module, self.call, self.multiple_of = module, call, multiple_of
 
     def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None) -> Tensor:
+        require_multiple(query.shape[1], self.multiple_of)
         key, value = (query if x is None else x for x in (key, value))
         return self.call(self.module, query, key, value)
 
 
-class Other(nn.Module):
-    """A self attention module without projections of query, key, value and output."""
+class Whole(Other):
+    """A module with its own projections."""
 
-    def __init__(self, module: nn.Module, call: Callable[[Any, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.module = module
-        self.call = call
-
-    def forward(self, query: Tensor) -> Tensor:
-        return self.call(self.module, query)
+    q_proj = k_proj = v_proj = True
 
 
 class WithOutput(nn.Module):
