@@ -29,6 +29,7 @@ from mkdocs.structure.pages import Page
 import cab
 from cab.cli.main import COMMANDS, main
 from cab.config.hydra_options import REPLACED
+from cab.files.text_table import read_csv
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -204,11 +205,10 @@ def hydra() -> str:
 def backends() -> str:
     """Return the number of attentions and patterns by kernels and precision, from attentions/backends.csv."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    with (ROOT / "attentions" / "backends.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            names = {part.split()[1] for part in row["backends"].split("; ") if part} - {"pytorch"}
-            kernels = ", ".join(sorted(names) + row["sdpa"].split("; "))
-            counts[kernels.strip(", ") or "none"][row["precision"]] += 1
+    for row in read_csv(ROOT / "attentions" / "backends.csv"):
+        names = {part.split()[1] for part in row["backends"].split("; ") if part} - {"pytorch"}
+        kernels = ", ".join(sorted(names) + row["sdpa"].split("; "))
+        counts[kernels.strip(", ") or "none"][row["precision"]] += 1
     lines = ["| Kernels | float32 | autocast | bfloat16 |", "| --- | --- | --- | --- |"]
     for kernels, by in sorted(counts.items()):
         lines.append(f"| {kernels} | {by['float32']} | {by['autocast']} | {by['bfloat16']} |")
@@ -218,9 +218,8 @@ def backends() -> str:
 def rollout(device: str) -> str:
     """Return the table of ``results/rollout`` of a device: the largest value over seeds, in bfloat16 and in float32."""
     found = defaultdict[tuple[str, str], list[dict[str, str]]](list)
-    with (ROOT / f"results/rollout/{device}.csv").open() as file:
-        for row in csv.DictReader(file):
-            found[row["attention"], row["dtype"]].append(row)
+    for row in read_csv(ROOT / f"results/rollout/{device}.csv"):
+        found[row["attention"], row["dtype"]].append(row)
 
     def largest(name: str, dtype: str, column: str) -> str:
         values = [float(row[column]) for row in found[name, dtype] if row[column]]

@@ -25,13 +25,10 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from cab.files.text_table import read_csv
+
 ROOT, LISTS = Path(__file__).parents[2], Path(__file__).parent
 COLUMNS = ("bug", "name", "checks", "bad", "good", "summary", "result", "evidence", "after_repair")
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def install(release: str, folder: Path) -> Path | None:
@@ -42,7 +39,7 @@ def install(release: str, folder: Path) -> Path | None:
     target = folder.resolve() / packages[0]
     if not target.is_dir():
         if "==" not in release:
-            [pins] = [row for row in read(LISTS / "public_bug_releases.csv") if row["transformers"] == release]
+            [pins] = [row for row in read_csv(LISTS / "public_bug_releases.csv") if row["transformers"] == release]
             packages = [f"{name}=={pin}" for name, pin in pins.items()]
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps"]
         subprocess.run([*command, "--target", target, *packages], check=True)
@@ -81,7 +78,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     args.releases.mkdir(parents=True, exist_ok=True)
-    chosen = [bug for bug in read(LISTS / "public_bugs.csv") if args.only in f"{bug['bug']} {bug['name']}"]
+    chosen = [bug for bug in read_csv(LISTS / "public_bugs.csv") if args.only in f"{bug['bug']} {bug['name']}"]
     with args.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

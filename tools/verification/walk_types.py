@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from cab.files.text_table import read_csv
 from cab.verification import run_checks, select_checks, subject_of
 from cab.verification.foreign import subject_class
 
@@ -73,10 +74,8 @@ def separately(*arguments: Any) -> dict[str, Any]:
 def walk(path: Path, types: list[str], names: list[str] | None, seconds: int) -> None:
     """Append the row of every type that has none for this version."""
     now = {name: importlib.metadata.version(name) for name in ("transformers", "torch")}
-    done = set()
-    if path.is_file():
-        with path.open(encoding="utf-8", newline="") as file:
-            done = {row["type"] for row in csv.DictReader(file) if row["transformers"] == now["transformers"]}
+    rows = read_csv(path) if path.is_file() else []
+    done = {row["type"] for row in rows if row["transformers"] == now["transformers"]}
     subject_class("hf:llama")  # imports what all models need, before processes are forked
     with path.open("a", encoding="utf-8", newline="") as file:
         table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
