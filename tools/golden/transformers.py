@@ -46,8 +46,8 @@ def make_ssd() -> None:
     sizes = {"hidden_size": 16, "num_heads": 2, "head_dim": 16, "state_size": 6, "n_groups": 1, "expand": 2}
     sizes |= {"conv_kernel": 4, "chunk_size": 8, "num_hidden_layers": 1}
     public = model("mamba2").Mamba2Mixer(config("mamba2", "Mamba2Config", **sizes, use_bias=False), 0).eval()
-    parts = "gate_proj.weight v_proj.weight k_proj.weight q_proj.weight step_proj.weight"
-    recorder.put(public.in_proj.weight, parts)
+    parts = ("gate", "v", "k", "q", "step")
+    recorder.copy(public, "+".join(f"{name}_proj.weight" for name in parts) + "=in_proj.weight")
     recorder.copy(public, "step_proj.bias=dt_bias log_rate=A_log skip=D norm_weight=norm.weight out_proj")
     convolutions = [recorder.ours.convolutions[name] for name in ("value", "key", "query")]
     put(public.conv1d.weight, torch.cat([x.weight.squeeze(2).flatten(1).mT for x in convolutions]))
