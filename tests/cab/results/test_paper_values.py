@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 
 from cab.cli.main import main
-from cab.config.compose import compose
+from cab.config.compose import Composer
 from cab.records.record import Cost
 from cab.registry.registries import ATTENTIONS, TASKS
 from cab.results import paper_values
@@ -382,11 +382,11 @@ def test_own_settings_are_those_of_preset_paper(table: PaperTable) -> None:
         assert row["agrees"] == ("" if row["own"] == "" else "yes" if agrees else "no")
 
 
-CONFIGS: dict[tuple[str, ...], Any] = {}
+COMPOSE = Composer()
 
 
 def resolved(*overrides: str) -> Any:
-    return CONFIGS.setdefault(overrides, CONFIGS.get(overrides) or compose([*overrides, "preset=paper"]))
+    return COMPOSE([*overrides, "preset=paper"])
 
 
 def to_number(word: str) -> float | str:
