@@ -86,10 +86,10 @@ def add_results_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def valid_results(args: argparse.Namespace, *, with_reference: bool = False) -> Loaded:
-    """Return the frame and the messages about skipped records; UserError if there are no results."""
+def valid_results(args: argparse.Namespace, *, with_reference: bool = False, is_optional: bool = False) -> Loaded:
+    """Return the frame and the messages about skipped records; UserError without results that are not optional."""
     loaded = load(args.results, accept_code=args.accept_code, with_reference=with_reference)
-    if loaded.frame.empty:
+    if loaded.frame.empty and not is_optional:
         sources = ", ".join(map(str, args.results))
         raise UserError(f"no valid result in {sources}; run a cell first, for example: `{EXAMPLE_COMMAND}`")
     return loaded

@@ -140,20 +140,28 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_table(table: PaperTable, args: argparse.Namespace) -> None:
-    from cab.results.comparison import NO_RESULTS, compared, formatted
+    from cab.results.comparison import NO_RESULTS, apart, compared, formatted, stored_means
 
-    results, files = NO_RESULTS, []
+    results, stored, files = NO_RESULTS, NO_RESULTS, []
     if table.reads == RESULTS and args.results:
-        results = select(valid_results(args).frame, preset=args.preset, patterns=args.pattern)
+        chosen = {"preset": args.preset, "patterns": args.pattern}
+        stored = stored_means(table, args.results)
+        results = valid_results(args, is_optional=not stored.empty).frame
+        if results.empty:
+            stored = select(stored, **chosen)
+        else:  # whose means the files repeat
+            results, stored = select(results, **chosen), NO_RESULTS
     elif table.reads:
         files = args.results
     frame = compared(table, results, files)
     if table.reads == RESULTS and args.pattern and "pattern" in frame:
         frame = frame[frame["pattern"].isin(args.pattern)]
+    aside = apart(table, results, stored)
     if args.format == "csv":
         print_csv(frame)
+        print_notes(f"{each.caption}; left out of the CSV" for each in aside)
         return
-    text, notes = formatted(table, frame, args.format, is_joined=not table.reads or bool(args.results))
+    text, notes = formatted(table, frame, aside, args.format, is_joined=not table.reads or bool(args.results))
     print(text)
     print_notes(notes)
 

@@ -11,14 +11,16 @@ import pandas as pd
 
 from cab.files.disk import listed
 from cab.files.numbers import is_finite
-from cab.files.text_table import ABSENT, parse_number
+from cab.files.text_table import ABSENT, csv_rows, parse_number
 from cab.records.verified import UNVERIFIED_MARK, mark_unverified
+from cab.registry.names import is_generated
 from cab.results import formats, paper_values
-from cab.results.formats import Cell, Fields, plain
+from cab.results.formats import Cell, Fields, counted, plain
 from cab.results.guards import REHEARSAL_NOTE
-from cab.results.load import COLUMNS, REAL, REHEARSAL
-from cab.results.paper_values import TaxonomyRow, taxonomy
+from cab.results.load import COLUMNS, GENERATED, OWN, REHEARSAL
+from cab.results.paper_values import TaxonomyRow, tasks_of, taxonomy
 from cab.results.published import COSTS, NORMS, RESULTS, PaperTable, PublishedCell, published_cells, published_values
+from cab.results.summarize import metrics_table
 from cab.results.table import Column, Row, Table
 from cab.results.table3 import side_by_side, tables
 
@@ -77,6 +79,43 @@ def compared(table: PaperTable, results: pd.DataFrame = NO_RESULTS, files: Seque
     return frame[[*keys, *(name for name in OWN_COLUMNS if name in frame)]]
 
 
+def apart(table: PaperTable, results: pd.DataFrame, stored: pd.DataFrame) -> list[Table]:
+    """Return the own means that no table joins with published values: those on generated data outside a rehearsal.
+
+    Args:
+        results: table of :func:`cab.load_results`.
+        stored: means of :func:`stored_means`.
+
+    Returns:
+        One table per preset, whose caption names the data and the seeds, and says that the means are not comparable.
+    """
+    is_apart = (results["source"] == OWN) & (results["data"] == GENERATED) & results["task"].isin(tasks_of(table))
+    means = pd.concat([metrics_table(results[is_apart]), stored]) if is_apart.any() else stored
+    made = []
+    for preset, rows in means.groupby("preset", sort=False):
+        few, most = int(rows["seeds"].min()), int(rows["seeds"].max())
+        seeds = counted(most, "seed") if few == most else f"{few} to {counted(most, 'seed')}"
+        caption = f"Own means of preset {preset} on generated data, {seeds}: not comparable with the published values"
+        columns = [
+            *(Column(name, formats.texts(rows[name])) for name in ("task", "dataset", "metric")),
+            Column("own", list(map(formats.mean, rows["mean"], rows["sd"]))),
+            Column("seeds", formats.numbers(rows["seeds"], 0)),
+        ]
+        made.append(Table([*map(Row, rows["attention"])], columns, caption=caption))
+    return made
+
+
+def stored_means(table: PaperTable, folders: Sequence[Path]) -> pd.DataFrame:
+    """Return the means on generated data in files ``lra.csv`` of `cab leaderboard`, for a table of Long Range Arena."""
+    files = [folder / "lra.csv" for folder in folders] if table.reads == RESULTS and tasks_of(table) == {"lra"} else []
+    columns = ("preset", "dataset", "kind", "name", "accuracy", "deviation", "seeds")
+    found = [row for file in files if file.is_file() for _, row in csv_rows(file, columns)]
+    means = pd.DataFrame([row for row in found if row["kind"] == "attention"], columns=[*columns])
+    means = means[means["dataset"].map(is_generated).astype(bool)].assign(task="lra", metric="accuracy")
+    means = means.assign(pattern="NS").rename(columns={"name": "attention", "accuracy": "mean", "deviation": "sd"})
+    return means.assign(**{name: pd.to_numeric(means[name]) for name in ("mean", "sd", "seeds")})
+
+
 def shown(table: PaperTable, frame: pd.DataFrame, *, is_joined: bool = True) -> Table:
     """Return the table of :func:`compared` for a reader, without empty columns.
 
@@ -124,12 +163,10 @@ def _notes(frame: pd.DataFrame, rows: list[dict[Any, Any]]) -> Iterator[str]:
     """Yield notes on generated data, missing own values, and settings that are not the published ones."""
     if "data" in frame and (frame["data"] == REHEARSAL).any():
         yield REHEARSAL_NOTE
-    elif "data" in frame and (frame["data"] != REAL).any():
-        yield "own values are from generated data"
     has_own = [not (value != value or value == "") for value in frame["own"]]
     missing = sum(bool(row["published"]) and not own for row, own in zip(rows, has_own, strict=True))
     if missing:
-        yield f"{missing} published value{'s' * (missing > 1)} without an own one"
+        yield f"{counted(missing, 'published value')} without an own one"
     incomplete: dict[str, list[str]] = {}
     for row in (row for row in rows if row.get("missing")):
         incomplete.setdefault(row["missing"], []).append(" ".join(row[name] for name in row if name not in OWN_COLUMNS))
@@ -140,14 +177,17 @@ def _notes(frame: pd.DataFrame, rows: list[dict[Any, Any]]) -> Iterator[str]:
             yield f"settings of own runs that differ from preset paper: {text}"
 
 
-def formatted(table: PaperTable, frame: pd.DataFrame, form: str, *, is_joined: bool) -> tuple[str, list[str]]:
-    """Return a table as ``text``, ``markdown`` or ``latex``, and the notes that the text lacks."""
+def formatted(
+    table: PaperTable, frame: pd.DataFrame, aside: Sequence[Table], form: str, *, is_joined: bool
+) -> tuple[str, list[str]]:
+    """Return a table and those of :func:`apart` as ``text``, ``markdown`` or ``latex``, and notes that text lacks."""
     if table.source == "table3":
         made = list(tables(frame, narrow=form == "text"))
     elif table.keys:
         made = [shown(table, frame, is_joined=is_joined)]
     else:
         made = [Table.of(frame, caption=table.title)]
+    made += aside
     if form == "text":
         return "\n\n".join(each.to_text() for each in made), [note for each in made for note in each.notes]
     return "\n\n".join(each.to_latex() if form == "latex" else each.to_markdown() for each in made), []

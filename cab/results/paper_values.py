@@ -31,9 +31,9 @@ from cab.results.costs import load_costs
 from cab.results.efficiency_length import efficiency_length
 from cab.results.guards import of_one_data, of_one_kind, refuse_versions, without_copies
 from cab.results.index import benefit_of_attention
-from cab.results.load import AVERAGE, INDEX, OWN, REAL, runs_of
+from cab.results.load import AVERAGE, GENERATED, INDEX, OWN, REAL, runs_of
 from cab.results.normalization import NO_ATTENTION, scales as scales_of
-from cab.results.published import TERM, PaperTable, rows as printed, table3
+from cab.results.published import TERM, PaperTable, published_values, rows as printed, table3, tasks3
 from cab.results.summarize import summarize
 from cab.results.table3 import side_by_side
 
@@ -111,11 +111,11 @@ def _with_others(published: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
 
 def records(table: PaperTable, published: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     """Return mean and standard deviation of the runs that the table selects for each value, and other attentions."""
-    results = results[results["source"] == OWN]
+    results = results[(results["source"] == OWN) & (results["data"] != GENERATED)]
     if results.empty:
         return published.assign(own=math.nan)
     rows = published.to_dict("records")
-    results = results[results["task"].isin({_selected(table, row)["task"] for row in rows})]
+    results = results[results["task"].isin(tasks_of(table))]
     refuse_versions(results)
     results = _with_costs(of_one_data(of_one_kind(results)))
     if "attention={attention}" in table.select.split():
@@ -125,6 +125,13 @@ def records(table: PaperTable, published: pd.DataFrame, results: pd.DataFrame) -
     made = [{**row, **_own(results, table, _selected(table, row))} for row in rows]
     frame = pd.DataFrame([*made[: len(published)], *(row for row in made[len(published) :] if row["runs"])])
     return frame.assign(data=next(iter(results["data"]), REAL))
+
+
+def tasks_of(table: PaperTable) -> set[str]:
+    """Return the tasks whose results a table reads."""
+    if table.source != "records":
+        return {task for _, task in tasks3()}
+    return {_selected(table, row)["task"] for row in published_values(table).to_dict("records")}
 
 
 def _with_costs(results: pd.DataFrame) -> pd.DataFrame:

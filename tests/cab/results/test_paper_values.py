@@ -167,6 +167,46 @@ def test_generated_data_replace_the_published_ones_in_a_rehearsal(
     assert [(row["attention"], row["quantity"], row["data"]) for row in own] == [("vanilla", "text", "real")]
 
 
+@pytest.mark.parametrize("table", ["lra", "transnormer6"])
+def test_stored_means_of_long_range_arena_are_apart_from_the_published_values(
+    table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["paper", table, "results/lra"]) == 0
+    output = capsys.readouterr()
+    published, _, own = output.out.partition("\n\n")
+    caption = "Own means of preset mini on generated data, 1 to 3 seeds: not comparable with the published values"
+    assert own.splitlines()[0] == caption
+    assert "own" not in published.splitlines()[1].split()
+    lines = [line.split() for line in own.splitlines()[2:]]
+    assert ["vanilla", "lra", "listops_synthetic", "accuracy", "42.667", "±", "0.61", "3"] in lines
+    assert ["skyformer", "lra", "text_synthetic", "accuracy", "97.4", "1"] in lines
+    assert len(lines) == 41, "without the trivial baselines"
+    assert not any(row["own"] for row in printed(table, "results/lra", capsys=capsys))
+    assert main(["paper", table, "results/lra", "--preset", "paper"]) == 2
+    assert "no result has preset 'paper' (available: mini)" in capsys.readouterr().err
+    assert main(["paper", "table3", "results/lra"]) == 2, "they are of no task of Table 3"
+
+
+def test_results_on_generated_data_are_apart_in_every_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arena: dict[str, Any] = {"task": "lra", "dataset": "text_synthetic", "backbone": "encoder", "pattern": "NS"}
+    series: dict[str, Any] = {"task": "lstf", "dataset": "synthetic", "backbone": "informer", "pattern": "NC"}
+    for seed, value in enumerate((0.4, 0.6)):
+        for cell, metric in ((arena, "accuracy"), (series, "mse")):
+            run = {**cell, "config_variant": "", "preset": "mini", "seed": seed}
+            make_record({metric: value}, **run).write(tmp_path)
+    caption = "Own means of preset mini on generated data, 2 seeds: not comparable with the published values"
+    for table, cell, metric in (("lra", arena, "accuracy"), ("table3", series, "mse"), ("table6", series, "mse")):
+        assert main(["paper", table, str(tmp_path)]) == 0
+        first, header, *rows = capsys.readouterr().out.split("\n\n")[-1].splitlines()
+        assert (first, header.split()) == (caption, ["attention", "task", "dataset", "metric", "own", "seeds"])
+        [row] = [row.split() for row in rows]
+        assert row[-7:] == [cell["task"], cell["dataset"], metric, "0.5", "±", "0.14", "2"]
+        assert main(["paper", table, str(tmp_path), "--format", "csv"]) == 0
+        output = capsys.readouterr()
+        assert not any(row["own"] for row in csv.DictReader(io.StringIO(output.out)))
+        assert f"{caption}; left out of the CSV" in output.err
+
+
 def test_the_mean_is_over_the_seeds_with_a_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cell: dict[str, Any] = {"task": "lra", "dataset": "text", "config_variant": "", "backbone": "encoder"}
     for seed, value in enumerate((0.4, None, 0.6)):
