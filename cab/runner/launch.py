@@ -21,6 +21,7 @@ from hydra.types import RunMode
 
 from cab.config.compose import Composer, attention_name, compose, hydra_context, names_of, parse_overrides, written
 from cab.config.run_config import REGISTRIES, ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
+from cab.errors import UnsupportedError
 from cab.records.identity import flat
 from cab.records.record import Status
 from cab.registry.names import is_generated, is_stack
@@ -112,7 +113,11 @@ def retry_cells(results_dir: Path, statuses: Sequence[str]) -> Report:
 
 
 def jobs_of(sweeps: Sequence[Sequence[str]], report: Report, *, is_sweep: bool) -> Iterator[Job]:
-    """Yield the composed cells; a cell that cannot be composed is added to the report as an error."""
+    """Yield the checked cells; unsupported ones are added to the report.
+
+    Raises:
+        UserError: a mistake in the overrides, which stops a sweep before its first cell.
+    """
     cells = [list(overrides) for overrides in sweeps]
     if is_sweep:
         expanded = [expand(overrides) for overrides in sweeps]
@@ -123,11 +128,12 @@ def jobs_of(sweeps: Sequence[Sequence[str]], report: Report, *, is_sweep: bool) 
     for overrides in cells:
         command = f"cab run {shlex.join(overrides)}"
         try:
-            config = composer(overrides)
-        except Exception as error:
+            job = Job(composer(overrides), command)
+            _ = job.cell
+        except UnsupportedError as error:
             report.add_error(error, command)
             continue
-        yield Job(config, command)
+        yield job
 
 
 def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:

@@ -178,6 +178,31 @@ def test_a_dry_run_decides_as_the_run_does(troubled: Cell, tmp_path: Path, capsy
     assert (sorted(statuses), count) == (["-", "finished"], "1")
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed=two", "seed: Input should be a valid integer, got 'two'; for example seed=1"),
+        ("seed=1,two", "seed: Input should be a valid integer, got 'two'; for example seed=1"),
+        ("trainer.max_steps=10,ten", "trainer.max_steps: Input should be a valid integer, got 'ten'"),
+        ("trainer.learning_rate=-1", "trainer.learning_rate: Input should be greater than or equal to 0, got -1"),
+        ("task.pred_len=1,x", "task.pred_len: Input should be a valid integer, got 'x'; for example task.pred_len=24"),
+        ("attention.window_size=2,w", "attention.window_size: Input should be a valid integer, got 'w'"),
+    ],
+)
+@pytest.mark.parametrize("mode", [[], ["--dry-run"], ["cluster=local"]])
+def test_a_mistake_in_a_value_stops_a_sweep_once(
+    override: str, message: str, mode: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NS", "preset=smoke"]
+    sweep = ["-m", *place, "attention=local,vanilla", override, f"results_dir={tmp_path}"]
+    assert main(["run", *sweep, *mode]) == 2
+    output = capsys.readouterr()
+    [line] = [line for line in output.err.splitlines() if not line.startswith("importing torch")]
+    assert line.startswith(f"cab: error: {message}")
+    assert output.out == ""
+    assert list(tmp_path.iterdir()) == [], "no cell has run"
+
+
 def test_a_seed_reaches_everything_that_depends_on_it() -> None:
     """Seeds of a cell are composed once, unless another option contains the seed."""
     cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "attention=abc", "preset=smoke"]
