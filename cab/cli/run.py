@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import logging
-import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from cab.files.text_table import text_table
 from cab.records.identity import distinctions
 from cab.records.record import CELL, Record, Status
 from cab.records.verified import LEGEND, mark_unverified, verdict, verified_codes
-from cab.registry.tables import ADDED, PRESETS, run_defaults
+from cab.registry.tables import PRESETS, run_defaults
 from cab.results.costs import cost_name
 from cab.results.verdict import cost_texts, frame_of
 from cab.runner.cell import Cell
@@ -64,9 +63,15 @@ def run(arguments: list[str]) -> int:
         print(help_text(arguments))
         return 0
     flags, overrides = _parse(arguments)
+    from cab.config.files import added_configs, mistakes_with_files  # imports hydra
+
+    with added_configs(flags.config_dir), mistakes_with_files(overrides, flags.config):
+        return _run(flags, overrides)
+
+
+def _run(flags: argparse.Namespace, overrides: list[str]) -> int:
+    """Run the configurations of the overrides, or print what the flags request."""
     flags.dry_run = flags.dry_run or flags.calibrate
-    if flags.config_dir:
-        os.environ[ADDED] = flags.config_dir
     logging.getLogger("engines").setLevel(logging.DEBUG if flags.verbose else logging.NOTSET)
     if flags.retry:  # an interrupted run resumes in any case
         statuses = parse_retried(flags.retry)

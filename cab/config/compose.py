@@ -193,7 +193,7 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         "attention": [*ATTENTIONS.names(), *filter(is_stack, chosen.get("attention", ()))],
         "pattern": list(map(str, Pattern)),
         "preset": presets(),
-        **_groups_with_files(),
+        **groups_with_files(),
     }
     for group, names in choices.items():
         _check_names(group, names, chosen)
@@ -211,7 +211,7 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
 
 def option_names() -> list[str]:
     """Return the keys of a run, and the options of the groups that are folders of configs/."""
-    options = {group: sorted(set().union(*choices.values())) for group, choices in _groups_with_files().items()}
+    options = {group: sorted(set().union(*choices.values())) for group, choices in groups_with_files().items()}
     return [*KEYS, *(f"{group}.{option}" for group, names in options.items() for option in names)]
 
 
@@ -352,7 +352,7 @@ def _check_option(group: str, option: str, names: Sequence[str] | None) -> None:
             entries[0].check_options(OmegaConf.to_container(OmegaConf.from_dotlist([option])), group)
         return
     option = option.partition(".")[0]
-    choices = _groups_with_files()[group]
+    choices = groups_with_files()[group]
     if any(option in choices[name] for name in names or [USUAL_CHOICES[group]]):
         return
     owners = [f"{group}={name}" for name, options in choices.items() if option in options]
@@ -362,7 +362,7 @@ def _check_option(group: str, option: str, names: Sequence[str] | None) -> None:
 
 
 @functools.cache
-def _groups_with_files() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+def groups_with_files() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     """Return the choices of the groups that are folders of configs/, each with its options."""
     choices: dict[str, dict[str, tuple[str, ...]]] = {}
     for group in USUAL_CHOICES:

@@ -2,15 +2,71 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from cab.config.compose import quoted
+from cab.config.compose import groups_with_files, quoted
+from cab.data.sources import data_sets
 from cab.errors import UserError, first_line, unknown_name
-from cab.registry.tables import config_folders
+from cab.registry.tables import ADDED, config_folders, read_rows
+
+
+@contextlib.contextmanager
+def added_configs(folder: str | None) -> Iterator[None]:
+    """Add a folder of configurations inside the block, if there is one, also for the processes that it starts."""
+    if folder is None:
+        yield
+        return
+    earlier = os.environ.get(ADDED)
+    try:
+        _set_added(folder)
+        yield
+    finally:
+        _set_added(earlier)
+
+
+def _set_added(folder: str | None) -> None:
+    os.environ.pop(ADDED, None)
+    if folder is not None:
+        os.environ[ADDED] = folder
+    for read in (config_folders, read_rows, groups_with_files, data_sets):  # all that depend on the folders
+        read.cache_clear()
+
+
+@contextlib.contextmanager
+def mistakes_with_files(overrides: Sequence[str], file: Path | None) -> Iterator[None]:
+    """Put the file before the message of a mistake in an option that a file of the user sets, not an override."""
+    try:
+        yield
+    except UserError as error:
+        given = {override.lstrip("+").partition("=")[0] for override in overrides}
+        for path in [*([file] if file else []), *_chosen_files(overrides)]:
+            for key in _keys(path) - given:
+                name = re.escape(key.rpartition(".")[2])
+                if re.search(rf"^{re.escape(key)}: |'{re.escape(key)}'|no option '{name}'", str(error)):
+                    raise UserError(f"{path}: {error}") from error
+        raise
+
+
+def _chosen_files(overrides: Sequence[str]) -> Iterator[Path]:
+    """Yield the presets, recipes, sizes and experiments of the user that have a name in the overrides."""
+    names = {override.partition("=")[2] for override in overrides}
+    for folder in config_folders()[1:]:
+        for group in ("experiment", "preset", "recipe", "size", "data_recipe"):
+            yield from (path for path in sorted((folder / group).rglob("*.yaml")) if path.stem in names)
+
+
+def _keys(path: Path) -> set[str]:
+    """Return the options that a file sets; none of a file that cannot be read."""
+    with contextlib.suppress(UserError):
+        return {override.partition("=")[0] for override in _overrides(path)}
+    return set()
 
 
 def is_experiment(override: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cab.config.compose import _groups_with_files
+from cab.config.compose import groups_with_files
 from cab.registry import tables
 
 EXPERIMENT = """
@@ -39,7 +39,7 @@ def own_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    caches = (tables.config_folders, tables.read_rows, _groups_with_files)
+    caches = (tables.config_folders, tables.read_rows, groups_with_files)
     for cached in caches:
         cached.cache_clear()
     yield folder

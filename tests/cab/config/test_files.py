@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -46,11 +47,54 @@ def test_experiments_and_presets_of_ones_own(own_configs: Path, capsys: pytest.C
     found = printed(capsys, "--config-dir", str(own_configs), "experiment=mine", "trainer.betas=[0.7,0.9]")
     expected = printed(
         capsys,
+        *["--config-dir", str(own_configs)],
         *[option.replace("smoke", "tiny") for option in CELL],
         *["trainer.learning_rate=0.003", "trainer.betas=[0.7,0.9]", "attention.num_landmarks=5", "trainer.max_steps=2"],
     )
     assert found == expected
     assert found["preset"] == "tiny"
+
+
+def test_a_folder_of_configurations_is_added_for_one_command(
+    own_configs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = tables.config_folders(), tables.presets(), os.environ.get(tables.ADDED)
+    assert printed(capsys, "--config-dir", str(own_configs), "experiment=mine")["preset"] == "tiny"
+    assert (tables.config_folders(), tables.presets(), os.environ.get(tables.ADDED)) == before
+    assert main(["run", "experiment=mine", "--cfg", "job"]) == 2
+    assert "unknown experiment 'mine'" in capsys.readouterr().err
+
+
+MISTAKES = [
+    ("attention: {window_sizes: 3}", "attention 'local' has no option 'window_sizes'"),
+    ("attention: {window_size: three}", "attention.window_size: Input should be a valid integer, got 'three'"),
+    ("trainer: {max_steps: ten}", "trainer.max_steps: Input should be a valid integer, got 'ten'"),
+    ("trainer: {max_stepz: 3}", "unknown option 'trainer.max_stepz': did you mean 'trainer.max_steps'?"),
+    ("seed: two", "seed: Input should be a valid integer, got 'two'"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), MISTAKES)
+@pytest.mark.parametrize("place", ["experiment", "preset", "config"])
+def test_a_mistake_in_a_file_names_the_file(
+    place: str, line: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / ("preset" if place == "preset" else "experiment") / "mine.yaml"
+    file.parent.mkdir()
+    header = "# @package _global_\ndefaults: [smoke, _self_]\n" if place == "preset" else ""
+    file.write_text(f"{header}{line.replace('attention: {', 'attention: {name: local, ') if not header else line}\n")
+    chosen = ["preset=mine"] if place == "preset" else ["preset=smoke", "experiment=mine"]
+    more = ["--config", str(file), "preset=smoke"] if place == "config" else ["--config-dir", str(tmp_path), *chosen]
+    cell = ["task=lstf", "dataset=synthetic", "pattern=NS"]
+    named = [] if "attention" in line and not header else ["attention=local"]
+    for mode in ([], ["-m"]):
+        assert main(["run", *mode, *cell, *named, *more, "--dry-run", f"results_dir={tmp_path}"]) == 2
+        [said] = [text for text in capsys.readouterr().err.splitlines() if text.startswith("cab: ")]
+        assert said.startswith(f"cab: error: {file}: {message}")
+    key, _, value = line.partition(": ")
+    option = f"{key}.{value[1:-1]}".replace(": ", "=") if value[0] == "{" else f"{key}={value}"
+    assert main(["run", *cell, "attention=local", "preset=smoke", option, "--cfg", "job"]) == 2
+    assert str(file) not in capsys.readouterr().err, "the command line has the mistake"
 
 
 def test_unreadable_folder_is_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
