@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -49,6 +50,8 @@ WITH_OPTIONS = ("evaluate", "export", "verify")
 """Commands with arguments OPTION=VALUE, which may follow a flag; `cab run` reads its own."""
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
+EMPTY = re.compile(r"[\s,]*|--[\w-]+=[\s,]*|[\w.]+=\s*,[\s,]*")
+"""An argument without a value, or with a list of commas alone."""
 EXAMPLES = {
     "One cell": EXAMPLE_COMMAND,
     "Leaderboard": "cab leaderboard results/local",
@@ -181,8 +184,8 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
-    if any(argument == "" or (argument.startswith("--") and argument.endswith("=")) for argument in arguments):
-        raise UserError(f"an argument of cab {name} is empty; remove it, or give it a value")
+    for argument in filter(EMPTY.fullmatch, arguments):
+        raise UserError(f"an argument of cab {name} is empty, '{argument}'; remove it with its flag, or give it a value")
     log_to_terminal(logging.WARNING, "cab: %(message)s")
     module = importlib.import_module(f"cab.cli.{name}")
     if name == "run":  # its arguments are Hydra's overrides

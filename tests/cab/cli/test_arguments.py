@@ -104,6 +104,13 @@ def test_what_a_run_refuses_is_refused_without_running(
     [
         (["leaderboard", "--out", "file"], "--out: file is not a folder"),
         (["leaderboard", "--out", ""], "an argument of cab leaderboard is empty"),
+        (["leaderboard", "--out="], "an argument of cab leaderboard is empty, '--out='; remove it"),
+        (["efficiency", "abc", "--lengths", ","], "an argument of cab efficiency is empty, ','; remove it"),
+        (["efficiency", "abc", "--phase=,,"], "an argument of cab efficiency is empty, '--phase=,,'; remove it"),
+        (["verify", "abc", "--checks", ","], "an argument of cab verify is empty, ','; remove it"),
+        (["score", "--task", ", ,"], "an argument of cab score is empty, ', ,'; remove it"),
+        (["run", "--retry", ","], "an argument of cab run is empty, ','; remove it"),
+        (["run", "-m", "task=lstf", "seed=,"], "an argument of cab run is empty, 'seed=,'; remove it"),
         (["score", "file/below"], "file/below does not exist: name a folder of records"),
         (["correlation", "nothing"], "nothing does not exist: name a folder of records"),
         (["status", "file"], "file is not a folder"),
