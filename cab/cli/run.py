@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import logging
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import yaml
@@ -22,7 +24,7 @@ from cab.files.text_table import text_table
 from cab.records.identity import distinctions
 from cab.records.record import CELL, Record, Status
 from cab.records.verified import LEGEND, mark_unverified, verdict, verified_codes
-from cab.registry.tables import PRESETS, run_defaults
+from cab.registry.tables import ADDED, PRESETS, config_folders, read_rows, run_defaults
 from cab.results.costs import cost_name
 from cab.results.verdict import cost_texts, frame_of
 from cab.runner.cell import Cell
@@ -63,9 +65,9 @@ def run(arguments: list[str]) -> int:
         print(help_text(arguments))
         return 0
     flags, overrides = _parse(arguments)
-    from cab.config.files import added_configs, mistakes_with_files  # imports hydra
+    from cab.config.files import mistakes_with_files  # imports hydra
 
-    with added_configs(flags.config_dir), mistakes_with_files(overrides, flags.config):
+    with _added_configs(flags.config_dir), mistakes_with_files(overrides, flags.config):
         return _run(flags, overrides)
 
 
@@ -130,6 +132,30 @@ def _run(flags: argparse.Namespace, overrides: list[str]) -> int:
             is_on_login_node = "cluster=slurm" in overrides
             _print_costs(records, measures=not flags.no_cost and not is_on_login_node)
     return report.exit_status
+
+
+@contextlib.contextmanager
+def _added_configs(folder: str | None) -> Iterator[None]:
+    """Add a folder of configurations inside the block, if there is one, also for the processes that it starts."""
+    if folder is None:
+        yield
+        return
+    earlier = os.environ.get(ADDED)
+    try:
+        _set_added(folder)
+        yield
+    finally:
+        _set_added(earlier)
+
+
+def _set_added(folder: str | None) -> None:
+    from cab.config.compose import groups_with_files  # imports hydra
+
+    os.environ.pop(ADDED, None)
+    if folder is not None:
+        os.environ[ADDED] = folder
+    for read in (config_folders, read_rows, groups_with_files, data_sets):  # all that depend on the folders
+        read.cache_clear()
 
 
 def _note_preset(sweeps: Iterable[Sequence[str]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,32 +10,9 @@ from typing import Any
 
 import yaml
 
-from cab.config.compose import groups_with_files, quoted
-from cab.data.sources import data_sets
+from cab.config.compose import quoted
 from cab.errors import UserError, first_line, unknown_name
-from cab.registry.tables import ADDED, config_folders, read_rows
-
-
-@contextlib.contextmanager
-def added_configs(folder: str | None) -> Iterator[None]:
-    """Add a folder of configurations inside the block, if there is one, also for the processes that it starts."""
-    if folder is None:
-        yield
-        return
-    earlier = os.environ.get(ADDED)
-    try:
-        _set_added(folder)
-        yield
-    finally:
-        _set_added(earlier)
-
-
-def _set_added(folder: str | None) -> None:
-    os.environ.pop(ADDED, None)
-    if folder is not None:
-        os.environ[ADDED] = folder
-    for read in (config_folders, read_rows, groups_with_files, data_sets):  # all that depend on the folders
-        read.cache_clear()
+from cab.registry.tables import config_folders
 
 
 @contextlib.contextmanager
