@@ -10,6 +10,7 @@ import csv
 import dataclasses
 import functools
 import gc
+import logging
 import math
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from cab.files.disk import listed
 from cab.files.numbers import is_finite
 from cab.files.text_table import csv_errors, csv_rows, parse_number
 from cab.patterns import Pattern
-from cab.records.files import REFERENCE_DIRS
+from cab.records.files import PAPER_DIR, REFERENCE_DIRS
 from cab.records.names import coded, installed_code, names_of_programs
 from cab.records.record import CELL, Record, Status, records_in
 from cab.records.verified import verdict, verified_codes
@@ -32,6 +33,8 @@ from cab.results.cells import ANCHORS, Anchors, SuiteCell, data_hash
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger(__name__)
 
 DEFAULT_DIR = Path(run_defaults()["results_dir"])
 """Folder of results of commands that name none."""
@@ -248,6 +251,9 @@ def _printed_rows(path: Path) -> list[tuple[Any, ...]]:
     with csv_errors(path), path.open(newline="", encoding="utf-8-sig") as file:
         header = next(csv.reader(file), [])
     is_index = INDEX in header and "value" not in header
+    if not is_index and "preset" not in header and path.resolve().parent != PAPER_DIR:
+        text = "%s has no column 'preset', so its values count as published; for your own, add it, with the value paper"
+        log.warning(text, path)
     required = ("pattern", "task", "attention") if is_index else REQUIRED
     given = ("index",) if is_index else ("higher_is_better", "value")
     lines: dict[tuple[Any, ...], int] = {}

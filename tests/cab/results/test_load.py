@@ -236,3 +236,23 @@ def test_broken_published_rows(tmp_path: Path, line: str, message: str) -> None:
     path.write_text(f"pattern,task,backbone,dataset,metric,higher_is_better,attention,value\n{line}\n")
     with pytest.raises(UserError, match=message):
         load_results(path)
+
+
+def test_values_without_a_preset_count_as_published_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    columns, row = (
+        "pattern,task,backbone,dataset,metric,higher_is_better,attention,value",
+        "NS,sr,sr3,ffhq,psnr,1,a,2.0",
+    )
+    (tmp_path / "own.csv").write_text(f"{columns}\n{row}\n")
+    assert load_results(tmp_path / "own.csv")["source"].tolist() == ["published"]
+    assert caplog.messages == [
+        f"{tmp_path}/own.csv has no column 'preset', so its values count as published; for your own, add it, with the "
+        "value paper"
+    ]
+    caplog.clear()
+    (tmp_path / "own.csv").write_text(f"{columns},preset\n{row},paper\n")
+    assert load_results(tmp_path / "own.csv")["source"].tolist() == ["own"]
+    load_results("results/paper")
+    assert caplog.messages == []
