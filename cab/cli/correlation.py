@@ -79,11 +79,13 @@ def run(args: argparse.Namespace) -> int:
     if not tables:
         raise UserError(f"no scores to correlate: {'; '.join(notes)}")
     table = pd.concat(tables, ignore_index=True)
+    if table.empty:
+        notes.append("nothing to correlate: two patterns, or two tasks of a pattern, must have an index; name more")
     pairs = table.groupby(["kind", "pattern", "a", "b"], sort=False).ngroup()
     table = table.loc[pairs.sort_values(kind="stable").index]  # the correlations of a pair are adjacent
     if args.csv:
         print_csv(table.drop(columns="results"))
-    else:
+    elif len(table):
         print(_text(table))
     print_notes(notes)
     return 0

@@ -185,7 +185,9 @@ def _dispatch(argv: list[str]) -> int:
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
     for argument in filter(EMPTY.fullmatch, arguments):
-        raise UserError(f"an argument of cab {name} is empty, '{argument}'; remove it with its flag, or give it a value")
+        raise UserError(
+            f"an argument of cab {name} is empty, '{argument}'; remove it with its flag, or give it a value"
+        )
     log_to_terminal(logging.WARNING, "cab: %(message)s")
     module = importlib.import_module(f"cab.cli.{name}")
     if name == "run":  # its arguments are Hydra's overrides

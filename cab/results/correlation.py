@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cab.records.files import PAPER_DIR
+from cab.results.formats import counted
 from cab.results.load import AVERAGE, OWN, REFERENCE
 from cab.results.normalization import population
 from cab.results.published import rows, terms3
@@ -133,7 +134,7 @@ def _note(x: Any, y: Any) -> str:
     """Return why the scores of shared attentions allow no correlation or no conclusion."""
     size = len(x)
     if size < 3:
-        return f"{size} shared attentions, at least 3 required"
+        return f"{counted(size, 'shared attention')}, at least 3 required"
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return "undefined: all attentions have the same score"
     return f"inconclusive: only {size} shared attentions" if size < ENOUGH else ""

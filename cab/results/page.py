@@ -27,7 +27,7 @@ from cab.results import figures
 from cab.results.card import summary
 from cab.results.cells import ANCHORS, TUNED, cell_descriptions, metric_meanings
 from cab.results.costs import cost_hardware
-from cab.results.formats import Cell, gain, interval, mean, numbers, texts
+from cab.results.formats import Cell, counted, gain, interval, mean, numbers, texts
 from cab.results.load import OWN, K, metrics_of, runs_of
 from cab.results.normalization import NORMALIZATIONS
 from cab.results.retained import baselines_of, by_cell
@@ -94,7 +94,7 @@ def _counts(frame: pd.DataFrame) -> list[str]:
     frame = metrics_of(frame)
     counts = {name: frame[name].nunique() for name in ("attention", "task")}
     runs = len(frame.drop_duplicates(["file", *PLACE, "attention", "seed"]))
-    return [f"{runs:,} results", *(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())]
+    return [counted(runs, "result"), *(counted(count, name) for name, count in counts.items())]
 
 
 def _suite(suite: Suite) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from cab.records.record import Record
 from cab.results import cells
 from cab.results.cells import ANCHORS, SuiteCell
 from cab.results.costs import cost_name, cost_of, is_committed, suite_states
+from cab.results.formats import counted
 from cab.results.load import COLUMNS, OWN, REFERENCE, load, rows_of, runs_of
 from cab.results.retained import CELL, baselines_of, gains_of, suite_runs, unscored
 from cab.results.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK, Estimate, Verdict
@@ -137,15 +138,15 @@ def _summary(gain: Any, cell: SuiteCell, runs: pd.DataFrame) -> Iterator[str]:
     others |= {name: value for name, value in baselines_of(runs, cell.metric).items() if name == cell.trivial_baseline}
     known = ", ".join(f"{other} {value:.4g}" for other, value in others.items())
     spread = f" ± {gain.sd:.2g}" if gain.sd > 0 else ""
-    reached = f"reached 90 in {gain.reached_90} of {gain.seeds} seeds"
+    reached = f"reached 90 in {gain.reached_90} of {counted(gain.seeds, 'seed')}"
     low, high = Estimate.of(runs.loc[runs["reason"] == "", "steps"].to_list()).interval()
     interval = "" if math.isnan(low) else f" [{max(low, 0):,.0f}, {high:,.0f}]"
     after = "" if math.isnan(gain.steps) else f", after {gain.steps:,.0f}{interval} steps"
     yield f"{cell.metric} {gain.mean:.4g}{spread} ({known}), {reached}{after}"
     if gain.unfinished:
-        yield f"unfinished: {gain.unfinished} of {gain.seeds} seeds still learned when the budget ended"
+        yield f"unfinished: {gain.unfinished} of {counted(gain.seeds, 'seed')} still learned when the budget ended"
     if gain.diverged:
-        yield f"diverged: {gain.diverged} seeds got worse after their best validation, or have no score"
+        yield f"diverged: {counted(gain.diverged, 'seed')} got worse after the best validation, or without a score"
     if gain.slots:
         yield f"few slots: the options of the suite leave {gain.slots}"
 

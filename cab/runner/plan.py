@@ -13,6 +13,7 @@ from cab.data.check import is_present
 from cab.data.sources import data_set, data_sets
 from cab.errors import exits_as_errors, first_line
 from cab.records.identity import hash_of
+from cab.results.formats import counted
 from cab.runner.calibration import STEPS, training_hours
 from cab.runner.cell import GPU, Cell
 from cab.runner.engine import check_without_data
@@ -129,7 +130,7 @@ def plan_rows(runs: Sequence[PlannedRun]) -> list[list[str]]:
     total = " + ".join(f"{duration(seconds)} ({name})" for name, seconds in totals.items() if name) or "-"
     unknown = sum(run.hours is None for run in left)
     missing = f", without the {unknown} of unknown time" if unknown else ""
-    return [*rows, [total, "", f"total of {len(left)} runs to be done{missing}"]]
+    return [*rows, [total, "", f"total of {counted(len(left), 'run')} to be done{missing}"]]
 
 
 def summary_rows(runs: Sequence[PlannedRun]) -> list[list[str]]:
@@ -234,5 +235,5 @@ def plan_notes(runs: Sequence[PlannedRun], cluster: SlurmConfig, *, gpus: int = 
             "not counted again"
         )
     if unknown := sum(run.hours is None for run in left):
-        yield f"{unknown} runs of unknown time are not counted"
+        yield f"not counted: {counted(unknown, 'run')} of unknown time"
     yield from time_warnings([run.cell for run in left if run.hardware == GPU], cluster)

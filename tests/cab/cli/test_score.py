@@ -210,6 +210,15 @@ def test_partial_indices_have_their_own_names(tmp_path: Path, capsys: pytest.Cap
     assert index["index"].notna().all()
 
 
+def test_nothing_to_correlate_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["correlation", PAPER, "--task", "lstf"]) == 0
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == (
+        "note: nothing to correlate: two patterns, or two tasks of a pattern, must have an index; name more\n"
+    )
+
+
 def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
     pairs = csv_of(capsys, "correlation", PAPER, "--normalization", "official")
     names = ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
@@ -221,7 +230,7 @@ def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(stamps) == {("published", ""), ("recomputed", "printed"), ("recomputed", "official")}
     assert main(["correlation", PAPER]) == 0
     out = capsys.readouterr().out
-    assert "1 shared attentions, at least 3 required" in out
+    assert "1 shared attention, at least 3 required" in out
     rows = [re.split(r"\s{2,}", line) for line in out.splitlines() if line.startswith("all      NS - CS")]
     assert [row[2:4] for row in rows] == [["recomputed (printed indices)", "0.38"], ["published", "0.68"]]
 

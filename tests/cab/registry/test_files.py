@@ -79,7 +79,7 @@ def test_a_file_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_a_file_can_have_any_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(name).write_text(MINE)
     assert main(["run", "--dry-run", *CELL, f"attention={name}:Mine"]) == 0, capsys.readouterr().err
-    assert "total of 1 runs" in capsys.readouterr().out
+    assert "total of 1 run to be done" in capsys.readouterr().out
 
 
 def test_files_in_a_list_are_quoted_as_hydra_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
