@@ -171,7 +171,12 @@ def test_patterns_have_one_syntax(command: str, syntax: str) -> None:
 
 
 def test_an_unknown_pattern_names_all(refused: Refused) -> None:
-    refused("score", "--pattern", "NS,SN", words=["unknown pattern 'SN': did you mean", "Known: CC, CS, NC, NS, causal_cross"])
+    refused(
+        "score",
+        "--pattern",
+        "NS,SN",
+        words=["unknown pattern 'SN': did you mean", "Known: CC, CS, NC, NS, causal_cross"],
+    )
 
 
 def test_a_task_names_its_backbones(refused: Refused) -> None:

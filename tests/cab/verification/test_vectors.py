@@ -42,7 +42,8 @@ def test_a_manifest_explains_every_vector_and_defines_every_function(folder):
     assert rows["weights/convolutions.key.weight"]["meaning"] == "[tap, head, 1, feature], the oldest token first"
     assert {"terms", "write", "unit", "rms_norm"} <= manifest["definitions"].keys()
     assert manifest["definitions"]["norm_eps"] == "1e-05"
-    stages = ["whole/q_proj", "whole/terms.log_decay", "whole/update.0", "whole/finish", "whole/output", "whole/state.memory"]
+    parts = ("q_proj", "terms.log_decay", "update.0", "finish", "output", "state.memory")
+    stages = [f"whole/{part}" for part in parts]
     assert [name for name in rows if name in stages] == stages
     np.testing.assert_allclose(vectors["steps/output"], vectors["whole/output"], atol=1e-12)
 
