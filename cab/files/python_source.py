@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-
 _IGNORED_FIELDS = ("ctx", "kind", "type_comment")
 _READS_TEXT = (b"__doc__", b"getdoc", b"getsource")
 
