@@ -96,31 +96,41 @@ def optional(title: str, warnings: list[str] | None = None) -> Iterator[None]:
             warnings.append(warning)
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str | None:
+def similar_names(name: str, known: Iterable[str], *, number: int, cutoff: float) -> list[str]:
+    """Return up to ``number`` known names with similar letters, the most similar first; case does not count."""
+    by_lower = {option.lower(): option for option in known}
+    return [by_lower[key] for key in difflib.get_close_matches(name.lower(), by_lower, n=number, cutoff=cutoff)]
+
+
+def nearest_name(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | None:
     """Return the known name that was probably meant: a synonym, an equal last part after a dot, or similar letters.
 
     >>> nearest_name("lr", ["trainer.learning_rate", "trainer.lr_min"])
     'trainer.learning_rate'
+    >>> nearest_name("nc", ["CC", "NC"])
+    'NC'
     """
-    last = name.lower().replace("-", "_").rpartition(".")[2]
-    meant = [option for option in known if option.rpartition(".")[2] == SYNONYMS.get(last, last)]
-    return next(iter([*meant, *difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)]), None)
+    names, last = list(known), name.lower().replace("-", "_").rpartition(".")[2]
+    meant = [option for option in names if option.lower().rpartition(".")[2] == SYNONYMS.get(last, last)]
+    return next(iter([*meant, *similar_names(name, names, number=1, cutoff=cutoff)]), None)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Return the error for an unknown name, with the closest known name, and with all known names if they are few.
 
-    >>> print(unknown_name("attention", "abd", ["abc", "vanilla"]))
-    unknown attention 'abd': did you mean 'abc'? Known: abc, vanilla
+    >>> print(unknown_name("attention", "Abd", ["abc", "vanilla"]))
+    unknown attention 'Abd': did you mean 'abc'? Known: abc, vanilla
+    >>> print(unknown_name("trainer", "quick", ["default"]))
+    unknown trainer 'quick' (known: default)
     """
     names = sorted(known)
-    near = nearest_name(name, names)
-    hint = f"did you mean '{near}'? " if near else ""
-    listed = f"Known: {', '.join(names) or 'none'}"
+    listed, group = names, "known"
     if len(names) > MOST_LISTED:
-        nearest = difflib.get_close_matches(name.lower(), names, n=5, cutoff=0)
-        listed = f"Nearest of {len(names)}: {', '.join(nearest)}"
-    return UserError(f"unknown {kind} '{name}': {hint}{listed}")
+        listed, group = similar_names(name, names, number=5, cutoff=0.0), f"nearest of {len(names)}"
+    text = f"{group}: {', '.join(listed) or 'none'}"
+    near = nearest_name(name, names)
+    hint = f": did you mean '{near}'? {text[0].upper()}{text[1:]}" if near else f" ({text})"
+    return UserError(f"unknown {kind} '{name}'{hint}")
 
 
 def message_of(error: BaseException) -> str:

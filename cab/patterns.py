@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from cab.errors import UserError
+from cab.errors import unknown_name
 
 
 class Pattern(StrEnum):
@@ -47,10 +47,7 @@ class Pattern(StrEnum):
         """
         pattern = cls.__members__.get(str(text)) or LONG_NAMES.get(str(text))
         if pattern is None:
-            raise UserError(
-                f"unknown pattern '{text}': choose one of NS, CS, NC, CC (or noncausal_self, causal_self, "
-                "noncausal_cross, causal_cross)"
-            )
+            raise unknown_name("pattern", str(text), [*cls.__members__, *LONG_NAMES])
         return pattern
 
     @classmethod

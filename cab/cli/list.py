@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import logging
 import re
 import shutil
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from cab.cli.arguments import add_pattern
-from cab.errors import UserError
+from cab.errors import UserError, nearest_name
 from cab.files.disk import sanitize_text
 from cab.files.text_table import ABSENT, text_table
 from cab.patterns import Pattern
@@ -49,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     width = shutil.get_terminal_size((100, 24)).columns
     if args.entry not in TABLES:
-        if near := difflib.get_close_matches(args.entry, TABLES, n=1, cutoff=0.8):
-            raise UserError(f"unknown table '{args.entry}': did you mean '{near[0]}'?")
+        if near := nearest_name(args.entry, TABLES, cutoff=0.8):
+            raise UserError(f"unknown table '{args.entry}': did you mean '{near}'?")
         if args.pattern:
             raise UserError(f"--pattern applies to {', '.join(TABLES)}, not to the card of '{args.entry}'; omit it")
         if args.csv:

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cab.files.cache import cache_root
-
 _IGNORED_FIELDS = ("ctx", "kind", "type_comment")
 _READS_TEXT = (b"__doc__", b"getdoc", b"getsource")
 
@@ -64,6 +62,8 @@ def _cached() -> dict[str, Source]:
 
 def _cache_file() -> Path:
     """Return the file of the cache, which has another name after a change of this module."""
+    from cab.files.cache import cache_root  # imports packages
+
     return cache_root() / f"sources-{digest_of(Path(__file__).read_bytes())}.jsonl"
 
 

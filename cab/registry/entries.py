@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from cab.errors import UnsupportedError, UserError, exits_as_errors, first_line
 from cab.patterns import Pattern
-from cab.registry.options import annotations_of, argument_texts, checked_options
 from cab.registry.outlines import Location, outline_of
 
 if TYPE_CHECKING:  # used in string annotations only, since cab.attention imports torch
@@ -85,16 +84,22 @@ class Entry(Generic[T]):
             if name not in self.options:
                 known = ", ".join(sorted(self.options)) or "none"
                 raise UserError(f"{kind} '{self.name}' has no option '{name}' (options: {known})")
+        from cab.registry.options import checked_options  # imports annotated_types
+
         return checked_options(options, self.kinds, kind, defaults=self.options)
 
     @property
     def kinds(self) -> dict[str, Any]:
         """Annotations of the options."""
+        from cab.registry.options import annotations_of  # imports annotated_types
+
         return annotations_of(self.outline)
 
     @property
     def texts(self) -> dict[str, str]:
         """Descriptions of the options, those of base classes included."""
+        from cab.registry.options import argument_texts  # imports annotated_types
+
         texts: dict[str, str] = {}
         for cls in reversed(self.outline.__mro__):
             texts |= argument_texts(inspect.cleandoc(cls.__doc__ or ""))

@@ -16,7 +16,6 @@ from torch import nn
 
 from cab.errors import UserError, exits_as_errors, first_line
 from cab.executed import KeepingLoader, enter
-from cab.files.cache import report_waiting
 from cab.registry.program import STANDALONE, module_of
 
 
@@ -25,7 +24,9 @@ def load_object(target: str) -> Any:
     file, _, name = target.rpartition(":") if ":" in target else (target, "", "")
     if not os.path.isfile(file):  # noqa: PTH113
         problem = "is a folder" if os.path.isdir(file) else "does not exist"  # noqa: PTH112
-        raise UserError(f"file '{file}' {problem}; name a registered attention or FILE.py:Class")
+        meant = f"{file}.py:{name}"
+        hint = f"write {meant}" if os.path.isfile(f"{file}.py") else "name a registered attention or FILE.py:Class"  # noqa: PTH113
+        raise UserError(f"file '{file}' {problem}; {hint}")
     path = Path(file).resolve()
     if path.suffix != ".py":
         raise UserError(f"file '{file}' is not imported, because its name does not end in .py; rename it")
@@ -50,6 +51,8 @@ def _imported(path: Path) -> ModuleType | None:
 
 def _import(path: Path, shown: str) -> ModuleType:
     """Import a file: as the module that it is in a package of attentions, or else on its own."""
+    from cab.files.cache import report_waiting  # imports packages
+
     name = module_of(path)
     try:
         with exits_as_errors(), report_waiting(f"importing {shown}"):

@@ -15,6 +15,7 @@ from cab.training import auxiliary_loss
 from cab.verification.check import Measurements, check
 from cab.verification.compare import ROUNDING
 from cab.verification.entries import FORWARD, GRADIENT, LONGEST, TRAINING, Call, Setup, random_direction
+from cab.verification.foreign.adapters import WrappedModule
 from cab.verification.inputs import Inputs, Module
 from cab.verification.numerics import SLOPE, derivative_error
 from cab.verification.relation import MEMORY, Variant, Variants, is_computed, plain_values, relation
@@ -228,10 +229,16 @@ def drops_weights(subject: Subject) -> bool:
     return drops(subject) and (subject.keeps_whole_contract or not is_layer)
 
 
+def unwrapped(module: nn.Module) -> Any:
+    """Return the module that has the heads and their last projection: that of a factory, or the module itself."""
+    return module.module if isinstance(module, WrappedModule) else module
+
+
 def drops_in_heads(subject: Subject) -> bool:
     """Return whether the class uses dropout and has heads that its last projection merges."""
-    width = getattr(getattr(subject.build(), "out_proj", None), "weight", torch.empty(0)).shape
-    return len(width) == 2 and width[0] == width[1] and hasattr(subject.build(), "num_heads") and drops(subject)
+    module = unwrapped(subject.build())
+    width = getattr(getattr(module, "out_proj", None), "weight", torch.empty(0)).shape
+    return len(width) == 2 and width[0] == width[1] and hasattr(module, "num_heads") and drops(subject)
 
 
 @check("dropout", "relative error of the mean output", applies=drops_weights)
@@ -276,12 +283,13 @@ def dropout_differs(subject: Subject) -> Measurements:
 def dropout_per_head(subject: Subject) -> Measurements:
     """Heads and positions draw dropout separately."""
     module = subject.build(dropout=0.5)
-    module.out_proj.weight.data.copy_(torch.eye(module.embed_dim))
+    own = unwrapped(module)
+    own.out_proj.weight.data.copy_(torch.eye(module.embed_dim))
     inputs = subject.draw(module, 6, 6, batch=1).repeated(512)
     with torch.no_grad():
         noise = inputs.run(module.train(), seed=1).double()
-    noise = (noise - noise.mean(0)).unflatten(-1, (module.num_heads, -1))
-    others = [(-1, head) for head in range(1, module.num_heads)] + [(3, 0), (4, 0)]
+    noise = (noise - noise.mean(0)).unflatten(-1, (own.num_heads, -1))
+    others = [(-1, head) for head in range(1, own.num_heads)] + [(3, 0), (4, 0)]
     for position, head in others:
         a, b = noise[:, -1, 0], noise[:, position, head]  # centered samples [S, E]
         size = (a.mT @ a).norm() * (b.mT @ b).norm()
@@ -298,7 +306,7 @@ def _parts(subject: Subject, rate: float, length: int, *, rows: int = ROWS, seed
     key = (rate, length, rows, seed)
     if key not in subject.shared:
         module = subject.build(num_heads=1, dropout=rate)
-        bias = getattr(getattr(module, "out_proj", None), "bias", None)
+        bias = getattr(getattr(unwrapped(module), "out_proj", None), "bias", None)
         shift = 0.0 if bias is None else bias.double()  # added after dropout, so it would mask the effect
         for draw in range(1, 17):
             inputs = subject.draw(module, length, length, batch=1, seed=draw)

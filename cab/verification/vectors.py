@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from cab.verification.suite import subject_of
 SIZES = {"B": 2, "N": 11, "M": 7, "D": 30, "H": 5, "E": 6}
 """Batch, targets, keys of a cross pattern, width, heads and width of a head; no two are equal."""
 
-STAGES = ("query_side_inputs", "key_side_inputs", "project", "prepared", "terms", "finish", "attend")
+STAGES = ("query_side_inputs", "key_side_inputs", "project", "prepared", "terms", "update", "finish", "attend")
 """Methods of an attention, if it has them, whose results are stages, in addition to the calls of its submodules."""
 
 TOLERANCE = 1e-9
@@ -130,11 +131,19 @@ def definitions(module: Module) -> dict[str, str]:
             continue
         if inspect.isfunction(function) and not function.__module__.startswith("torch"):
             found[name] = inspect.getsource(function)
-            used = function.__code__.co_names
+            used = names_in(function.__code__)
             pending += [(word, getattr(module, word, function.__globals__.get(word))) for word in used]
         elif isinstance(value, bool | int | float | str):
             found[name] = repr(value)
     return found
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names of attributes and globals that code uses, and those of the functions that it defines."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_in(constant)
 
 
 def weight_meanings(module: nn.Module) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cab.errors import first_line
+from cab.errors import first_line, nearest_name, unknown_name
 
 
 class MuteError(Exception):
@@ -41,3 +41,32 @@ CIRCLE.__cause__ = caused(ValueError("b"), CIRCLE)
 )
 def test_the_reason_is_one_line(error: BaseException, text: str) -> None:
     assert first_line(error) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "near"),
+    [
+        ("nc", ["CC", "NC", "NS"], "NC"),
+        ("Informer", ["former", "informer"], "informer"),
+        ("VANILLA", ["axial", "vanilla"], "vanilla"),
+        ("Trainer.LR", ["trainer.learning_rate", "trainer.lr_min"], "trainer.learning_rate"),
+        ("ecl", ["ECL"], "ECL"),
+        ("zzz", ["abc"], None),
+    ],
+)
+def test_the_nearest_name_is_found_in_any_case(name: str, known: list[str], near: str | None) -> None:
+    assert nearest_name(name, known) == near
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        (["b", "a"], "unknown part 'xyz' (known: a, b)"),
+        ([], "unknown part 'xyz' (known: none)"),
+        (["Xyz"], "unknown part 'xyz': did you mean 'Xyz'? Known: Xyz"),
+        ([*map(str, range(20))], "unknown part 'xyz' (nearest of 20: "),
+        (["XY", *map(str, range(20))], "unknown part 'xyz': did you mean 'XY'? Nearest of 21: XY, "),
+    ],
+)
+def test_an_unknown_name_has_one_colon_before_its_hint(known: list[str], text: str) -> None:
+    assert str(unknown_name("part", "xyz", known)).startswith(text)

@@ -45,7 +45,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["attention=glob(*former)"], "'attention=glob(*former)' has several values; add -m"),
     (["seed=glob(*)"], "glob() selects names of a group"),
     (["cluster.extra.nodes=2"], "cluster.extra requires cluster=slurm"),
-    (["experiment=x"], "unknown experiment 'x': Known: none; put experiment/NAME.yaml into a folder"),
+    (["experiment=x"], "unknown experiment 'x' (known: none); put experiment/NAME.yaml into a folder"),
     (["--config-dir", "nowhere"], "the folder of configurations nowhere does not exist"),
     (["--config", "nowhere.yaml"], "nowhere.yaml cannot be read as YAML"),
     (["--config", "list.yaml"], "list.yaml has no settings"),

@@ -14,9 +14,15 @@ def test_a_pattern_is_named_in_words_too(pattern: Pattern) -> None:
     assert Pattern.parse(words) is Pattern.parse(str(pattern)) is Pattern.parse(pattern) is pattern
 
 
-@pytest.mark.parametrize("name", ["", "cs", "causal", "self_causal", "NSCS"])
-def test_an_unknown_name_is_refused_with_those_that_exist(name: str) -> None:
-    with pytest.raises(UserError, match=f"unknown pattern '{name}': choose one of NS, CS, NC, CC .*causal_cross"):
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("cs", "CS"), ("Noncausal_Self", "noncausal_self"), ("causal", "causal_self"), ("", ""), ("XYZ", "")],
+)
+def test_an_unknown_name_is_refused_with_those_that_exist(name: str, near: str) -> None:
+    hint = (
+        f"': did you mean '{near}'? Known: CC, CS, NC, NS, causal_" if near else r"' \(known: CC, CS, NC, NS, causal_"
+    )
+    with pytest.raises(UserError, match=f"unknown pattern '{name}{hint}".replace("?", r"\?")):
         Pattern.parse(name)
 
 

@@ -14,7 +14,6 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
-import yaml
 from torch import nn
 
 from cab.attention import Attention
@@ -29,7 +28,6 @@ from cab.verification.foreign.adapters import (
     HuggingFaceFunction,
     WrappedModule,
 )
-from cab.verification.foreign.hugging_face import model_class
 from cab.verification.inputs import MASKS, arguments_of
 
 __all__ = ["ForeignModule", "adapter_of", "parse_options", "subject_class"]
@@ -52,6 +50,8 @@ def subject_class(name: str) -> type[nn.Module]:
         UserError: a file, package or name does not exist, or an option is invalid.
     """
     if name.startswith("hf:"):
+        from cab.verification.foreign.hugging_face import model_class  # imports yaml
+
         model_type, _, options = name.removeprefix("hf:").partition(":")
         return model_class(model_type, parse_options(filter(None, options.split(","))))
     target = load_object(name) if is_file(name) else _imported(name)
@@ -96,17 +96,21 @@ def adapter_of(function: Callable[..., Any], name: str, *, is_in_file: bool = Tr
 
 def _imported(name: str) -> Any:
     module, _, attribute = name.partition(":")
+    file = Path(*module.split(".")).with_suffix(".py")
+    of_file = f"; write {file}:{attribute}" if file.is_file() else ""
     try:
         return getattr(importlib.import_module(module), attribute)
     except ImportError as error:
-        hint = f"write {module}.py:{attribute}" if Path(f"{module}.py").is_file() else "install the package"
-        raise UserError(f"cannot import '{module}' of {name}: {error}; {hint}") from error
+        hint = of_file or "; install the package"
+        raise UserError(f"cannot import '{module}' of {name}: {error}{hint}") from error
     except AttributeError as error:
-        raise UserError(f"module '{module}' has no '{attribute}'") from error
+        raise UserError(f"module '{module}' has no '{attribute}'{of_file}") from error
 
 
 def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
     """Return the options of ``name=value`` pairs, whose values are YAML."""
+    import yaml  # which cab.verification itself does not need
+
     options = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

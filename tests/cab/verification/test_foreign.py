@@ -171,6 +171,10 @@ def test_any_cache_is_packed_batch_first():
         ("no_such_package:Thing", "cannot import 'no_such_package'"),
         ("torch.nn:Conv1d", "requires the arguments in_channels"),
         ("not_imported:Mine", "write not_imported.py:Mine"),
+        ("folder.not_imported:Mine", "write folder/not_imported.py:Mine"),
+        ("./not_imported:Mine", r"write ./not_imported.py:Mine"),
+        ("./nothing:Mine", "file './nothing' does not exist; name a registered attention"),
+        ("this:Mine", "module 'this' has no 'Mine'; write this.py:Mine"),
         ("{file}:needs_more", "requires the arguments window"),
         ("torch.nn.functional:scaled_dot_product_attention", "the arguments of scaled_dot_product_attention cannot be"),
         ("torch.nn.functional:np", "is an object of module"),
@@ -180,7 +184,9 @@ def test_any_cache_is_packed_batch_first():
 )
 def test_mistakes(file, name, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("not_imported.py").touch()
+    Path("folder").mkdir()
+    for path in ("not_imported.py", "folder/not_imported.py", "this.py"):  # `this` is also a module of Python
+        Path(path).touch()
     with pytest.raises(UserError, match=message):
         failed(name.format(file=file), "NS", ["same_seed"])
 
@@ -239,3 +245,44 @@ def test_every_entrance_inspects_the_signature(entrance, name, tmp_path, monkeyp
     assert len(results) == len(checks)
     with pytest.raises(UserError, match=r"cannot build|no option 'other'"):
         verify_attention(cls, "CS", options=OPTIONS | {"other": 1, "window": 3}, checks=checks, quick=True)
+
+
+DROPPING = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Average(nn.Module):
+    rows = 4
+
+    def __init__(self, embed_dim, num_heads, dropout=0.0):
+        super().__init__()
+        self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
+        self.value, self.out_proj = nn.Linear(embed_dim, embed_dim), nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, x):
+        batch, n, _ = x.shape
+        kept = F.dropout(x.new_ones(batch, n, n, min(self.rows, self.num_heads)), self.dropout, self.training)
+        weights = kept.expand(-1, -1, -1, self.num_heads) / n
+        heads = self.value(x).unflatten(-1, (self.num_heads, -1))
+        return self.out_proj(torch.einsum("bnmh,bmhe->bnhe", weights, heads).flatten(2))
+
+class Shared(Average):
+    rows = 1
+
+def average(embed_dim, num_heads, dropout):
+    return Average(embed_dim, num_heads, dropout)
+
+def shared(embed_dim, num_heads, dropout):
+    return Shared(embed_dim, num_heads, dropout)
+"""
+
+
+@pytest.mark.parametrize(("sound", "broken"), [("Average", "Shared"), ("average", "shared")])
+def test_dropout_of_heads_is_checked_in_classes_and_factories(sound, broken, tmp_path, monkeypatch):
+    (tmp_path / "dropping.py").write_text(DROPPING)
+    monkeypatch.chdir(tmp_path)
+    checks = ["dropout_per_head", "dropout_mean", "dropout_rate"]
+    results = verify_attention(subject_class(f"dropping.py:{sound}"), "NS", checks=checks)
+    assert {result.check: result.passed for result in results} == dict.fromkeys(checks, True)
+    assert set(failed(f"dropping.py:{broken}", "NS", checks)) == {"dropout_per_head"}

@@ -10,6 +10,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from cab.cli.main import main
+from cab.patterns import Pattern
+from cab.verification.suite import subject_of
+from cab.verification.vectors import definitions
 
 GIVEN = ("inputs/", "weights/")
 
@@ -39,9 +42,15 @@ def test_a_manifest_explains_every_vector_and_defines_every_function(folder):
     assert rows["weights/convolutions.key.weight"]["meaning"] == "[tap, head, 1, feature], the oldest token first"
     assert {"terms", "write", "unit", "rms_norm"} <= manifest["definitions"].keys()
     assert manifest["definitions"]["norm_eps"] == "1e-05"
-    stages = ["whole/q_proj", "whole/terms.log_decay", "whole/finish", "whole/output", "whole/state.memory"]
+    parts = ("q_proj", "terms.log_decay", "update.0", "finish", "output", "state.memory")
+    stages = [f"whole/{part}" for part in parts]
     assert [name for name in rows if name in stages] == stages
     np.testing.assert_allclose(vectors["steps/output"], vectors["whole/output"], atol=1e-12)
+
+
+def test_constants_of_nested_functions_are_defined():
+    found = definitions(subject_of("mlstm", Pattern.CS, options={}).build())
+    assert found["CAP"] == "15.0"  # only a generator expression names it
 
 
 @pytest.mark.parametrize(("name", "absent"), [("linear", ()), ("fnet", ("steps/output", "whole/state"))])
@@ -60,6 +69,15 @@ def test_the_first_stage_that_differs_is_named(folder, capsys):
     assert status == 1
     assert text.startswith("first difference: whole/terms.key (Compute the inputs of the recurrence")
     assert text.endswith("vectors, 2 differ\n")
+
+
+def test_a_fault_of_the_update_is_told_apart_from_one_of_the_normalization(folder, capsys):
+    port = {name: x for name, x in load_file(folder / "kda.safetensors").items() if name.startswith("whole/")}
+    later = {name: x + 1.0 for name, x in port.items() if name.startswith(("whole/finish", "whole/output"))}
+    _, text = verify(folder, port | later, capsys)
+    assert text.startswith("first difference: whole/finish")
+    _, text = verify(folder, port | later | {"whole/update.0": port["whole/update.0"] + 1.0}, capsys)
+    assert text.startswith("first difference: whole/update.0")
 
 
 def test_an_order_of_dimensions_and_a_shape_are_named(folder, capsys):

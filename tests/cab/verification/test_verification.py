@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -161,3 +163,17 @@ def test_devices_without_float32_are_refused(monkeypatch):
     monkeypatch.setattr(entry.cls, "claims", Claims(float32_devices=()))
     with pytest.raises(UserError, match="'flash' does not support float32 on cpu"):
         verify_attention("flash", "NS")
+
+
+IMPORTS = """
+import sys, torch
+before = {*sys.modules}
+import cab.verification
+added = {name.partition(".")[0] for name in {*sys.modules} - before}
+print(*sorted(name for name in added - sys.stdlib_module_names if not name.startswith("_sysconfigdata")))
+"""
+
+
+def test_the_suite_needs_only_torch():
+    shown = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True).stdout
+    assert shown.split() == ["cab"]

@@ -58,6 +58,35 @@ class Window(nn.Module):
         return padded.unfold(1, self.width, 1).mean(-1)
 
 
+class Skips(nn.Module):
+    """Causal mean over the tokens at the distances from ``first`` to ``last``, and over the token itself."""
+
+    first, last = 2, 10**9
+
+    def __init__(self, embed_dim):
+        super().__init__()
+        self.value = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, query):
+        n = query.shape[1]
+        away = torch.arange(n)[:, None] - torch.arange(n)
+        read = ((away == 0) | ((away >= self.first) & (away <= self.last))).to(query.dtype)
+        return read / read.sum(-1, keepdim=True) @ self.value(query)
+
+
+class CutSource(nn.Module):
+    """Mean over the source, of which the tokens from ``end`` on are lost."""
+
+    end = 450
+
+    def __init__(self, embed_dim):
+        super().__init__()
+        self.value = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, query, key, value):
+        return query + self.value(value[:, : self.end]).mean(1, keepdim=True) + key[:, : self.end].mean(1, keepdim=True)
+
+
 class Frozen(sound.PlainAverage):
     def __init__(self, pattern, embed_dim):
         super().__init__(pattern, embed_dim)
@@ -122,6 +151,21 @@ def test_declared_distance_is_exact(monkeypatch):
     for width, message in messages.items():
         monkeypatch.setattr(Window, "width", width)
         assert message in failures(Window, "CS", ["token_distance"])["token_distance"]
+
+
+@pytest.mark.parametrize(("first", "last", "is_offered"), [(2, 10**9, False), (1, 40, True)])
+def test_a_selection_is_suggested_only_if_most_tokens_are_left_out(monkeypatch, first, last, is_offered):
+    monkeypatch.setattr(Skips, "first", first)
+    monkeypatch.setattr(Skips, "last", last)
+    detail = failures(Skips, "CS", ["context_map"])["context_map"]
+    assert ("declare `selects_tokens`" in detail) == is_offered
+
+
+@pytest.mark.parametrize(("end", "is_offered"), [(450, False), (150, True)])
+def test_a_selection_is_not_suggested_for_the_end_of_a_source(monkeypatch, end, is_offered):
+    monkeypatch.setattr(CutSource, "end", end)
+    detail = failures(CutSource, "NC", ["source_map"])["source_map"]
+    assert ("declare `selects_tokens`" in detail) == is_offered
 
 
 def test_frozen_parameters_are_left_alone():
