@@ -17,6 +17,7 @@ import numpy as np
 from cab import UserError
 from cab.files.cache import check_unchanged, read_bytes
 from cab.files.disk import listed, user_path
+from cab.files.text_table import counted
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +154,7 @@ def read_image(path: Path, mode: str) -> np.ndarray:
         with Image.open(io.BytesIO(content)) as image:
             image.load()
             if (size := _size_of_image(image.format, content)) != len(content):
-                raise UserError(f"{path} has {len(content):,} bytes, and its image {size:,}: save it again")
+                raise UserError(f"{path} has {counted(len(content), 'byte')}, and its image {size:,}: save it again")
             if (count := getattr(image, "n_frames", 1)) > 1:
                 raise UserError(f"{path} has {count} frames; save one of them")
             if image.mode != mode:

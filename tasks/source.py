@@ -19,6 +19,7 @@ from cab import Task, UserError
 from cab.errors import message_of
 from cab.files.cache import checksums
 from cab.files.disk import user_path
+from cab.files.text_table import counted
 from cab.registry.names import is_generated
 from cab.registry.registries import TASKS
 from tasks.files import warn_of_left_out, warn_of_repeats
@@ -134,8 +135,8 @@ class OwnTask(Task):
         parts = {split: ordered[start:end] for split, start, end in zip(splits, [0, *ends], ends, strict=False)}
         if not all(parts.values()):
             raise UserError(
-                f"task.source={self.source} has {len(names)} {kind}, too few for a split by {[*self.source_split]}; "
-                "add some, or set task.source_split"
+                f"task.source={self.source} has {counted(len(names), kind)}, too few for a split by "
+                f"{[*self.source_split]}; add some, or set task.source_split"
             )
         return parts
 
@@ -149,7 +150,9 @@ def check_source(task: Any) -> None:
         value, usual = getattr(task, option.name), cast(Any, option.default)
         if isinstance(usual, tuple) and usual and len(value) != len(usual):
             example = ",".join(map(str, usual))
-            raise UserError(f"task.{option.name} has {len(usual)} values, such as [{example}], got {[*value]}")
+            raise UserError(
+                f"task.{option.name} has {counted(len(usual), 'value')}, such as [{example}], got {[*value]}"
+            )
         is_usual = value == usual or list(value or ()) == list(usual or ())
         if task.source is None and not is_usual:
             raise UserError(f"task.{option.name} describes a source: set task.source as well")

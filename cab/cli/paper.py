@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cab.cli.arguments import add_accept_code, add_pattern, print_notes, results_path, valid_results
 from cab.errors import UserError
 from cab.files.disk import check_writable
-from cab.files.text_table import number, print_csv, print_rows, text_table
+from cab.files.text_table import counted, number, print_csv, print_rows, text_table
 from cab.results.guards import select
 from cab.results.published import COSTS, NORMS, RESULTS, PaperTable, paper_tables
 from cab.results.table import write_csv
@@ -242,7 +242,7 @@ def _gradients(subject: Subject, args: argparse.Namespace) -> None:
     if norms:
         names = [name for name in norms[0] if name not in ("step", "loss")]
         variations = [[name, f"{relative_deviation([row[name] for row in norms]):.3f}"] for name in names]
-        print(f"\ngradient norm over {len(norms)} steps:")
+        print(f"\ngradient norm over {counted(len(norms), 'step')}:")
         print(text_table(["parameters", "SD / mean"], variations, align="lr"))
         name = subject.cell.config.attention.name
         _write(args.out, "norms", [{"attention": name, **row} for row in norms])

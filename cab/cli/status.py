@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from cab.cli.terminal import print_note
-from cab.files.text_table import print_rows
+from cab.files.text_table import counted, print_rows
 from cab.records.identity import distinctions
 from cab.records.record import CELL, SHOWN
 from cab.results.load import DEFAULT_DIR
@@ -40,7 +40,7 @@ def print_statuses(results_dir: Path, *, as_csv: bool) -> None:
         print_note(f"no run in {results_dir}")
     broken = [run for run in runs if run.status == "broken"]
     if rest := broken[SHOWN:]:
-        print_note(f"{len(rest):,} more files in {results_dir} are not valid result records")
+        print_note(f"no valid result record: {counted(len(rest), 'more file')} in {results_dir}")
         runs = [run for run in runs if run.status != "broken"] + broken[:SHOWN]
     cells = [[str(run.cell.get(key, "")) for key in CELL] for run in runs]
     settings = distinctions([(cell, run.config) for cell, run in zip(cells, runs, strict=True)])

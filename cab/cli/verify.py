@@ -21,7 +21,7 @@ from cab.cli.arguments import add_pattern
 from cab.cli.terminal import print_note
 from cab.errors import UserError, first_line
 from cab.files.disk import check_writable, sanitize_text
-from cab.files.text_table import print_rows
+from cab.files.text_table import counted, print_rows
 from cab.patterns import Pattern
 from cab.records import verified
 from cab.registry.names import is_file, is_stack
@@ -164,10 +164,10 @@ def _verify(checks: list[Check], args: argparse.Namespace, out: TextIO) -> int:
             _write_junit(args.junit, everything)
         if len(subjects) > 1 or args.csv or args.record:
             names = f": {', '.join(result.check for result in wrong)}" if wrong else ""
-            say(f"{subject.name} {subject.pattern}: {len(results)} checks, {len(wrong)} failed{names}")
+            say(f"{subject.name} {subject.pattern}: {counted(len(results), 'check')}, {len(wrong)} failed{names}")
         if len(wrong) > 1 and not args.csv:
             _print(out, headline(results))
-    say(f"{len(everything)} checks, {len(failed)} failed")
+    say(f"{counted(len(everything), 'check')}, {len(failed)} failed")
     if failed and not args.csv:
         one = f"--pattern {failed[0].pattern} --checks {failed[0].check}"
         say(f"the page 'Verification checks' maps checks to causes; add `{one}` to repeat the first failed check")
@@ -220,7 +220,7 @@ def _group_text(rows: Sequence[CheckResult], errors: set[str]) -> str:
     failed = [row for row in rows if not row.passed]
     new = [row for row in failed if row.error not in errors]
     errors |= {row.error for row in failed if row.error}
-    text = f"{len(rows):>3} checks {sum(row.seconds for row in rows):>7.1f} s"
+    text = f"{counted(len(rows), 'check'):>10} {sum(row.seconds for row in rows):>7.1f} s"
     if all("at no call" in row.detail for row in rows):
         return f"{text}  nothing measured; -v says why"
     if not new:
@@ -288,7 +288,7 @@ def _compare_vectors(args: argparse.Namespace) -> int:
         first = wrong[0]
         meaning = f" ({first.meaning})" if first.meaning else ""
         _print(sys.stdout, f"first difference: {first.name}{meaning}: {first.fault}")
-    _print(sys.stdout, f"{len(compared)} vectors, {len(wrong)} differ")
+    _print(sys.stdout, f"{counted(len(compared), 'vector')}, different: {len(wrong)}")
     return 1 if wrong else 0
 
 
@@ -320,7 +320,7 @@ def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[
         row = rows.get((subject.name, subject.pattern))
         if row is None or not row.holds(subject.cls, quick=args.quick):
             pending.append(subject)
-    print_note(f"{len(subjects) - len(pending)} are already verified, {len(pending)} to verify")
+    print_note(f"already verified: {len(subjects) - len(pending)}, to verify: {len(pending)}")
     return pending
 
 

@@ -17,6 +17,7 @@ from cab.data.sources import Count, DataSet
 from cab.errors import UserError, first_line
 from cab.files.cache import checksums, progress, sha256_of
 from cab.files.disk import replacing, visible_files
+from cab.files.text_table import counted
 
 
 class State(StrEnum):
@@ -125,7 +126,7 @@ def _count_lines(count: Count, folder: Path, data_set: DataSet, *, thorough: boo
         return 0, f"{path.name} cannot be read: {first_line(error)}"
     columns = header.count(b",") + 1
     if count.columns is not None and columns != count.columns:
-        return 0, f"{path.name} has {columns} columns instead of {count.columns}: a different edition"
+        return 0, f"{path.name} has {counted(columns, 'column')} instead of {count.columns}: a different edition"
     return max(0, lines - count.header), ""
 
 

@@ -26,6 +26,7 @@ from cab.errors import UserError, first_line
 from cab.files.cache import cache_root, progress, sha256_of
 from cab.files.disk import disk_errors, is_full_disk, listed, visible_files
 from cab.files.locks import locked
+from cab.files.text_table import counted
 
 if sys.version_info >= (3, 11, 4):
     import tarfile
@@ -152,7 +153,7 @@ def fetch(
             shutil.copyfile(location, temporary)
         actual = Path(temporary).stat().st_size
         if size not in (None, actual):
-            raise UserError(f"{location} has {actual:,} bytes instead of {size:,}: a different edition")
+            raise UserError(f"{location} has {counted(actual, 'byte')} instead of {size:,}: a different edition")
 
     pooch.get_logger().setLevel(logging.WARNING)
     for delay in (*RETRY_DELAYS, None):
@@ -269,5 +270,5 @@ def dated_table(source: Path, target: Path, *, column: str, columns: int, start:
         for number, row in enumerate(rows):
             if (count := row.count(",") + 1) != columns:
                 line = f"{source.name}, line {number + 1}"
-                raise UserError(f"{line}: {count} numbers instead of {columns}: a different edition")
+                raise UserError(f"{line}: {counted(count, 'number')} instead of {columns}: a different edition")
             table.write(f"{date + number * step},{row.rstrip()}\n")

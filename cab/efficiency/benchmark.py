@@ -20,6 +20,7 @@ from cab.efficiency.subjects import BASELINES, AttentionSubject, ProjectionsSubj
 from cab.efficiency.third_party import ThirdPartySubject
 from cab.efficiency.workload import is_defined
 from cab.errors import UserError, exits_as_errors, first_line
+from cab.files.text_table import counted
 from cab.patterns import Pattern
 from cab.records.cost_sizes import FALLBACK, LENGTH, SHORT, SIZES
 from cab.verification.side_effects import restored
@@ -130,11 +131,12 @@ def _measure(plan: Plan, subjects: Sequence[Subject], pattern: Pattern, phase: s
         subjects = attentions
     else:
         subjects = [ProjectionsSubject(), *subjects]
+    modules = counted(len(subjects), "module")
     if setting.device == "cuda":
-        report(f"{pattern} {phase}: warming up {len(subjects)} modules at {len(plan.lengths)} lengths")
+        report(f"{pattern} {phase}: warming up {modules} at {counted(len(plan.lengths), 'length')}")
         warm_up(subjects, pattern, phase, plan.lengths, setting)
     for length in plan.lengths:
-        report(f"{pattern} {phase}, length {length}: {len(subjects)} modules, {setting.repeats} rounds")
+        report(f"{pattern} {phase}, length {length}: {modules}, {counted(setting.repeats, 'round')}")
         machine = None if plan.protocol == "lra" else Machine(setting)
         costs = measure_length(subjects, pattern, phase, length, setting, machine=machine)
         report_noise(costs, report)

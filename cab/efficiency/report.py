@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from cab.efficiency.cost import BUSY, DECODING, LAUNCH_BOUND, Cost
-from cab.files.text_table import text_table
+from cab.files.text_table import counted, text_table
 from cab.records.verified import UNVERIFIED_MARK
 
 MEMORY_IS = {
@@ -41,8 +41,8 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
     """Yield the tables of one pattern and phase."""
     facts = costs[0]
     size = f"{facts.packed} lengths, " if facts.packed else ""
-    size += f"batch {facts.batch_size}, width {facts.embed_dim}, {facts.num_heads} heads"
-    threads = f", {facts.threads} thread{'s' * (facts.threads > 1)}" if facts.device == "cpu" else ""
+    size += f"batch {facts.batch_size}, width {facts.embed_dim}, {counted(facts.num_heads, 'head')}"
+    threads = f", {counted(facts.threads, 'thread')}" if facts.device == "cpu" else ""
     where = f"{facts.hardware}, {facts.dtype}{threads}{', torch.compile' * bool(facts.compiled)}"
     how, memory = f"median of {facts.repeats} interleaved rounds", MEMORY_IS.get(facts.device, "")
     if facts.protocol == "paper":
@@ -78,13 +78,13 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
     if changed := [cost for cost in costs if cost.change or (cost.bytes_vs_former or 1.0) != 1.0]:
         note = "times whose percentiles do not overlap"
         yield table("changes from the earlier table: time / memory ratio", note, _change, changed)
-    counted = [cost for cost in costs if cost.roof_share is not None]
-    if counted:
-        rates = [(cost.matmul_rate or 0) / 1e9 for cost in counted], [(cost.bandwidth or 0) / 1e9 for cost in counted]
+    rated = [cost for cost in costs if cost.roof_share is not None]
+    if rated:
+        rates = [(cost.matmul_rate or 0) / 1e9 for cost in rated], [(cost.bandwidth or 0) / 1e9 for cost in rated]
         products, copies = (f"{min(rate):.3g} to {max(rate):.3g}" for rate in rates)
         note = f"matrix products {products} GFLOP/s, copies {copies} GB/s; {how}"
         roofs = table("% of the limiting roofline (c compute, m memory)", note, _roof)
-        is_above = any((cost.roof_share or 0) > 1 for cost in counted)
+        is_above = any((cost.roof_share or 0) > 1 for cost in rated)
         yield f"{roofs}\n{ABOVE_ROOF}" if is_above else roofs
     if packed := [cost for cost in costs if cost.speedup_vs_padded]:
         title = "speedup of packed over padded sequences / memory ratio"

@@ -95,7 +95,10 @@ def csv_rows(path: Path, needed: Iterable[str] = (), *, strip: bool = False) -> 
             raise UserError(f"{path} has no columns {', '.join(sorted(lacking))}; add them")
         for row in reader:
             if row and len(row) != len(columns):
-                raise UserError(f"{path}, line {reader.line_num}: {len(row)} values for {len(columns)} columns")
+                raise UserError(
+                    f"{path}, line {reader.line_num}: {counted(len(row), 'value')} "
+                    f"for {counted(len(columns), 'column')}"
+                )
             if row:
                 texts = map(str.strip, row) if strip else row
                 yield reader.line_num, dict(zip(columns, texts, strict=True))
@@ -113,6 +116,11 @@ def parse_number(text: str) -> float | None:
     except ValueError:
         return None
     return value if is_finite(value) and "_" not in text else None
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things, such as ``1 seed`` and ``2 seeds``."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def number(value: float, decimals: int = 3) -> str:

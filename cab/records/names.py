@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cab.files.disk import listed
+from cab.files.text_table import counted
 from cab.records.identity import CONFIGURATION, changed_modules, settings, value_changes
 from cab.records.record import COMPARISON_KEY, Record, Status
 from cab.registry.names import is_file
@@ -111,7 +112,9 @@ def _with_settings(records: Sequence[Record], names: list[str]) -> list[str]:
             if text := ", ".join(f"{name}={value}" for name, value in values.items()):
                 if not all(records[i].is_bundled for i in runs):  # the sets of reference results differ by design
                     shown = _place_text(place)
-                    log.warning("%s has %d runs with other settings: %s; separate row", shown, len(group), text)
+                    log.warning(
+                        "%s has %s with other settings: %s; separate row", shown, counted(len(group), "run"), text
+                    )
                 for i in group:
                     names[i] = f"{names[i]} [{text}]"
     return names
@@ -146,7 +149,9 @@ def _with_names_of_projects(records: Sequence[Record], names: list[str], *, acce
                 differing.setdefault(f"{modules[0]} {program.get(modules[0], '')[:6]}{more}", []).append(i)
         for text, others in differing.items():
             outcome = "accepted" if accept_code else "separate rows; --accept-code averages them"
-            log.warning("%s has %d results of other code (%s): %s", _place_text(place), len(others), text, outcome)
+            log.warning(
+                "%s has %s of other code (%s): %s", _place_text(place), counted(len(others), "result"), text, outcome
+            )
             for i in runs if accept_code else others:
                 names[i] = f"{place[0]} [{MIXED if accept_code else text}]"
     return names
@@ -161,7 +166,7 @@ def _warn_of_versions(records: Sequence[Record], cells: _Places) -> None:
         for text in texts - {""}:
             places.setdefault(text, []).append(_place_text(place))
     for text, found in places.items():
-        log.warning("%d means over seeds are of different versions (%s): %s", len(found), text, listed(found, shown=1))
+        log.warning("means over seeds of different versions (%s): %s", text, listed(found, shown=1))
 
 
 @functools.cache

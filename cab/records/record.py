@@ -26,6 +26,7 @@ from annotated_types import Ge, Le
 from cab.errors import UserError, first_line
 from cab.files.disk import replacing
 from cab.files.numbers import is_finite
+from cab.files.text_table import counted
 from cab.metric import STRICT, Metric
 from cab.records.files import COMMITTED_DIRS, record_path, record_paths, set_lines
 from cab.records.identity import Identity, Program, flat, hash_of, plain, shared
@@ -276,7 +277,7 @@ def records_in(
             errors.append(error)
     lines = [f"skipped: {error}" for error in errors[:SHOWN]]
     if rest := len(errors) - len(lines):
-        lines.append(f"skipped: {rest:,} more files in {folder} are not valid result records")
+        lines.append(f"skipped: {counted(rest, 'more file')} in {folder} without a valid result record")
     for line in lines:
         log.warning("%s", line)
     skipped += lines

@@ -11,11 +11,11 @@ import pandas as pd
 
 from cab.files.disk import listed
 from cab.files.numbers import is_finite
-from cab.files.text_table import ABSENT, csv_rows, parse_number
+from cab.files.text_table import ABSENT, counted, csv_rows, parse_number
 from cab.records.verified import UNVERIFIED_MARK, mark_unverified
 from cab.registry.names import is_generated
 from cab.results import formats, paper_values
-from cab.results.formats import Cell, Fields, counted, plain
+from cab.results.formats import Cell, Fields, plain
 from cab.results.guards import REHEARSAL_NOTE
 from cab.results.load import COLUMNS, GENERATED, OWN, REHEARSAL
 from cab.results.paper_values import TaxonomyRow, tasks_of, taxonomy

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cab.files.text_table import counted
 from cab.records.files import PAPER_DIR
-from cab.results.formats import counted
 from cab.results.load import AVERAGE, OWN, REFERENCE
 from cab.results.normalization import population
 from cab.results.published import rows, terms3

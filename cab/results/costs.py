@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
-from cab.files.text_table import csv_rows, parse_number, read_csv
+from cab.files.text_table import counted, csv_rows, parse_number, read_csv
 from cab.patterns import Pattern
 from cab.records.cost_sizes import FALLBACK, LENGTH as LENGTH, SHORT, SIZES
 from cab.records.files import PAPER_DIR
@@ -269,7 +269,7 @@ def read_costs(path: Path) -> Costs:
 def cost_hardware() -> tuple[str, ...]:
     """Return processor, threads and version of PyTorch of the forward passes of :data:`RUNS`."""
     machines = {
-        f"{row['hardware']}, {row['threads']} thread{'s' * (row['threads'] != '1')}, PyTorch {row['torch']}"
+        f"{row['hardware']}, {counted(int(row['threads']), 'thread')}, PyTorch {row['torch']}"
         for row in read_csv(MEASURED)
         if row["run"] in RUNS.values()
     }

@@ -11,6 +11,7 @@ import numpy as np
 
 from cab.errors import unknown_name
 from cab.files.numbers import SMALLEST
+from cab.files.text_table import counted
 from cab.results.normalization import SOFTMAX_VARIANTS
 from cab.results.statistics import student_quantile
 
@@ -135,7 +136,9 @@ def _compare(ours: Points, theirs: Points, complexity: str, key: tuple[str, ...]
     models = (_GROWTHS[complexity], _GROWTHS["n^2"])
     for (lengths, _), terms in zip((ours, theirs), models, strict=True):
         if len(set(lengths)) <= len(terms):  # no residual to judge the fit by
-            return _unknown(f"undetermined: {len(set(lengths))} measured lengths; measure at least {len(terms) + 1}")
+            return _unknown(
+                f"undetermined: {counted(len(set(lengths)), 'measured length')}; measure at least {len(terms) + 1}"
+            )
     fit, baseline = (Fit(*points, terms) for points, terms in zip((ours, theirs), models, strict=True))
     length = float(_last_crossing(fit, baseline, fit.coefficients, baseline.coefficients)[0])
     low = high = math.nan

@@ -63,11 +63,6 @@ def plain(value: float, decimals: int = 3) -> str:
     return f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number of things, such as ``1 seed`` and ``2 seeds``."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
 def number(value: float | None, decimals: int = 3, reason: str = "") -> Cell:
     """Return the cell of a number; one that is None or NaN is missing for a reason."""
     if value == math.inf:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cab.errors import UserError
 from cab.files.disk import listed
 from cab.files.numbers import is_finite
-from cab.files.text_table import csv_errors, csv_rows, parse_number
+from cab.files.text_table import counted, csv_errors, csv_rows, parse_number
 from cab.patterns import Pattern
 from cab.records.files import PAPER_DIR, REFERENCE_DIRS
 from cab.records.names import coded, installed_code, names_of_programs
@@ -221,7 +221,7 @@ def _facts_of_training(record: Record, anchors: Anchors) -> tuple[float, bool, b
     """
     facts = record.config["task"].get("pairs", 0)
     slots = [record.config["attention"].get(name) for name in SLOTS]
-    few = next((f"{count} slots for {facts} facts" for count in slots if count and count < facts), "")
+    few = next((f"{counted(count, 'slot')} for {facts} facts" for count in slots if count and count < facts), "")
     if record.cost.steps_to_solve is not None:
         return float(record.cost.steps_to_solve), False, False, few
     scale, budget = anchors.validation_scale, record.config["trainer"].get("max_steps")
@@ -240,7 +240,7 @@ def _machine(hardware: Mapping[str, Any]) -> str:
     """Return the device of a run and its threads."""
     device, threads = hardware.get("device"), hardware.get("threads")
     name = hardware.get("cpu" if device == "cpu" else "gpu") or device or "unknown hardware"
-    return f"{name}, {threads} thread{'s' * (threads != 1)}" if threads else str(name)
+    return f"{name}, {counted(threads, 'thread')}" if threads else str(name)
 
 
 # --- CSV files --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from cab.files.disk import replacing, sanitize_text
-from cab.files.text_table import read_csv
+from cab.files.text_table import counted, read_csv
 from cab.records.files import PAPER_DIR
 from cab.records.names import PLACE
 from cab.records.record import Status
@@ -27,7 +27,7 @@ from cab.results import figures
 from cab.results.card import summary
 from cab.results.cells import ANCHORS, TUNED, cell_descriptions, metric_meanings
 from cab.results.costs import cost_hardware
-from cab.results.formats import Cell, counted, gain, interval, mean, numbers, texts
+from cab.results.formats import Cell, gain, interval, mean, numbers, texts
 from cab.results.load import OWN, K, metrics_of, runs_of
 from cab.results.normalization import NORMALIZATIONS
 from cab.results.retained import baselines_of, by_cell
@@ -159,7 +159,7 @@ def _facts(suite: Suite) -> Iterator[str]:
     """Yield number, date and hardware of the runs, and the hardware of the cost measurements."""
     gains = suite.gains[(suite.gains["seeds"] > 0) & ~suite.gains["attention"].isin(ANCHORS)]
     names = {str(name).removesuffix(TUNED) for name in gains["attention"]}
-    yield f"{len(names)} attentions besides {' and '.join(ANCHORS)}, {gains['seeds'].sum()} runs"
+    yield f"{counted(len(names), 'attention')} besides {' and '.join(ANCHORS)}, {counted(gains['seeds'].sum(), 'run')}"
     runs = runs_of(suite.frame[suite.frame["score"] == K])
     runs = runs[(runs["status"] == Status.FINISHED) & ~runs["attention"].isin(ANCHORS)]
     if dates := sorted({started[:10] for started in runs["started"] if started}):

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cab.files.text_table import counted
 from cab.patterns import pattern_rank
 from cab.records.files import REFERENCE_DIRS, record_path
 from cab.records.record import Record
 from cab.results import cells
 from cab.results.cells import ANCHORS, SuiteCell
 from cab.results.costs import cost_name, cost_of, is_committed, suite_states
-from cab.results.formats import counted
 from cab.results.load import COLUMNS, OWN, REFERENCE, load, rows_of, runs_of
 from cab.results.retained import CELL, baselines_of, gains_of, suite_runs, unscored
 from cab.results.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK, Estimate, Verdict

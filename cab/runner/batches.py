@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from cab.errors import UserError
+from cab.files.text_table import counted
 
 
 class Draw(NamedTuple):
@@ -41,7 +42,9 @@ class Shares:
         if num_items < batch_size:  # the whole data set in each step, except for a remainder
             batch_size, micro_batch_size = num_items // num_processes * num_processes, None
         if batch_size < 1:
-            raise UserError(f"{num_items} items cannot be divided among {num_processes} processes; use fewer")
+            raise UserError(
+                f"{counted(num_items, 'item')} cannot be divided among {num_processes} processes; use fewer"
+            )
         per_process, rest = divmod(batch_size, num_processes)
         micro = min(micro_batch_size or per_process, per_process)
         if rest or per_process % micro:

@@ -12,8 +12,8 @@ from cab.config.run_config import RunConfig, SlurmConfig
 from cab.data.check import is_present
 from cab.data.sources import data_set, data_sets
 from cab.errors import exits_as_errors, first_line
+from cab.files.text_table import counted
 from cab.records.identity import hash_of
-from cab.results.formats import counted
 from cab.runner.calibration import STEPS, training_hours
 from cab.runner.cell import GPU, Cell
 from cab.runner.engine import check_without_data
@@ -222,8 +222,8 @@ def plan_notes(runs: Sequence[PlannedRun], cluster: SlurmConfig, *, gpus: int = 
             earlier[run.earlier[1]] += run.earlier[0] or 0
         texts = ", ".join(f"{_digits(hours)} hours ({name or 'unknown'})" for name, hours in earlier.items())
         yield (
-            f"{len(timed_here)} runs take {_digits(sum(run.hours_to_do for run in timed_here))} hours of training by "
-            f"{STEPS} steps on {timed_here[0].hardware}, without validation and test; earlier {texts}"
+            f"{counted(len(timed_here), 'run')}: {_digits(sum(run.hours_to_do for run in timed_here))} hours of "
+            f"training by {STEPS} steps on {timed_here[0].hardware}, without validation and test; earlier {texts}"
             f"{_of_load(timed_here[0].device)}"
         )
     reused = [run for run in runs if run.status == REUSED]
@@ -231,8 +231,8 @@ def plan_notes(runs: Sequence[PlannedRun], cluster: SlurmConfig, *, gpus: int = 
         hours = sum(run.hours or 0 for run in reused)
         total = hours + sum(run.hours_to_do for run in left)
         yield (
-            f"{len(reused)} runs train the same network as another one: {_digits(hours)} of {_digits(total)} hours are "
-            "not counted again"
+            f"{counted(len(reused), 'run')} with the same network as another one: {_digits(hours)} of {_digits(total)} "
+            "hours are not counted again"
         )
     if unknown := sum(run.hours is None for run in left):
         yield f"not counted: {counted(unknown, 'run')} of unknown time"

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from cab.errors import Preempted, UserError, first_line
 from cab.files.cache import report_waiting
+from cab.files.text_table import counted
 from cab.runner.processes import SHARED_BY, LostProcessError, StopSignals, find_processes, without_launcher
 
 if TYPE_CHECKING:  # a worker sets its environment before it imports torch
@@ -280,7 +281,7 @@ def run_job(job: Job) -> tuple[str, str]:
 def groups_of(gpus: Sequence[str], size: int) -> list[Sequence[str]]:
     """Return groups of ``size`` GPUs; none without GPUs, UserError if they are too few for one group."""
     if gpus and size > len(gpus):
-        raise UserError(f"cluster.gpus={size}, but {len(gpus)} GPUs are available ({', '.join(gpus)})")
+        raise UserError(f"cluster.gpus={size}, but only {counted(len(gpus), 'GPU')} found ({', '.join(gpus)})")
     if rest := len(gpus) % size:
         log.warning("%d of %d GPUs are not used: they are no group of cluster.gpus=%d", rest, len(gpus), size)
     return [gpus[start : start + size] for start in range(0, len(gpus) - size + 1, size)]

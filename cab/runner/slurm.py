@@ -23,6 +23,7 @@ from typing import Any
 from cab.config.run_config import SlurmConfig
 from cab.errors import Preempted, UserError
 from cab.files.disk import remove_leftovers, replacing
+from cab.files.text_table import counted
 from cab.runner.cell import Cell
 from cab.runner.processes import without_launcher
 from cab.runner.report import Job, Report, cells_to_run, record_lost_run
@@ -155,7 +156,11 @@ def run_on_slurm(jobs: Iterable[Job], report: Report, options: SlurmConfig) -> N
     numbers = jobs_in_queue(cells, folder)
     if numbers:
         names = ", ".join(arrays_of(numbers))
-        log.info("%d cells are in the queue already, as %s; `scancel` removes a job that is held", len(numbers), names)
+        log.info(
+            "already in the queue: %s, as %s; `scancel` removes a job that is held",
+            counted(len(numbers), "cell"),
+            names,
+        )
     waiting = [item for item in cells if item[0].hash not in numbers]
     for request, group in by_request(waiting, lambda item: item[0], options):
         numbers |= _submit(group, request, folder, array_size)
@@ -216,7 +221,7 @@ def _submit(cells: list[tuple[Cell, Job]], options: SlurmConfig, folder: Path, a
         ) from error
     if submitted:
         arrays = ", ".join(arrays_of(submitted))
-        log.info("submitted %d cells to Slurm as %s; cab status shows their status", len(submitted), arrays)
+        log.info("submitted %s to Slurm as %s; cab status shows each status", counted(len(submitted), "cell"), arrays)
     return submitted
 
 

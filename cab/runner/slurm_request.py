@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from cab.config.run_config import SlurmConfig
-from cab.files.text_table import ABSENT
+from cab.files.text_table import ABSENT, counted
 from cab.runner.cell import Cell
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ def time_warnings(cells: Iterable[Cell], options: SlurmConfig) -> Iterator[str]:
             needed = 60 * math.ceil(hours / count / times)
             warnings[cell.config.task.name] = (
                 f"warning: {cell.config.task.name} takes {hours / count:,.0f} hours on {count} {hardware}; Slurm stops "
-                f"it after {request.time / 60 * times:,.0f} (cluster.time={request.time} minutes, {times} times): set "
-                f"cluster.time={needed} or cluster.gpus"
+                f"it after {request.time / 60 * times:,.0f} (cluster.time={request.time} minutes, "
+                f"{counted(times, 'time')}): set cluster.time={needed} or cluster.gpus"
             )
     yield from warnings.values()

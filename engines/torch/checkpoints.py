@@ -16,6 +16,7 @@ from cab.backbone import Backbone
 from cab.config.run_config import TrainerConfig
 from cab.errors import UserError, first_line
 from cab.files.cache import sha256_of
+from cab.files.text_table import counted
 from cab.records.identity import Identity, why_not_resumed
 from cab.runner.batches import StepBatches
 from cab.runner.engine import Run
@@ -362,7 +363,8 @@ def averaged_steps(config: TrainerConfig, steps: int) -> list[int]:
     chosen = list(range(config.average_every, steps + 1, config.average_every))[-config.average_count :]
     if not chosen:
         raise UserError(
-            f"trainer.average_every={config.average_every} is more than the {steps} steps of the run; lower it"
+            f"trainer.average_every={config.average_every} is more than the {counted(steps, 'step')} of the run; "
+            "lower it"
         )
     return chosen
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from cab.backbone import Backbone
 from cab.errors import Preempted, UserError, optional
+from cab.files.text_table import counted
 from cab.kernels import device_kernels, used
 from cab.runner.batches import SeededItems, Shares, StepBatches, mix_seed, on_device, training_batches
 from cab.runner.engine import Run, Training
@@ -283,14 +284,14 @@ def make_order(num_items: int, run: Run) -> StepBatches:
     in_rows = run.cell.task.recurrent
     if in_rows and num_items < config.batch_size:
         raise UserError(
-            f"recurrent training needs one block per sequence of a batch: the training set has {num_items} blocks, "
-            f"trainer.batch_size is {config.batch_size}; lower trainer.batch_size"
+            f"recurrent training needs one block per sequence of a batch: the training set has "
+            f"{counted(num_items, 'block')}, trainer.batch_size is {config.batch_size}; lower trainer.batch_size"
         )
     order = StepBatches(num_items=num_items, shares=shares, num_steps=0, seed=run.cell.config.seed, in_rows=in_rows)
     order.num_steps = config.num_steps(order.steps_per_epoch)
     if run.observer is not None and run.observer.num_steps > order.num_steps:
         raise UserError(
-            f"cannot observe {run.observer.num_steps} steps: training of this cell has {order.num_steps}; "
+            f"cannot observe {counted(run.observer.num_steps, 'step')}: training of this cell has {order.num_steps}; "
             "observe fewer steps or raise trainer.max_steps"
         )
     return order

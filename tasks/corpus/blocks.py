@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from cab import UserError
 from cab.files.cache import prepared
+from cab.files.text_table import counted
 from tasks.corpus.tokens import END, PAD, VERSION, Corpus
 
 
@@ -45,7 +46,8 @@ class Blocks(Dataset[Tensor]):
         self._count = 1 + (beyond_first // self.step if whole else max(-(-beyond_first // self.step), 0))
         if not self.num_tokens or not self._count:
             raise UserError(
-                f"the {split} split has {self.num_tokens:,} tokens, fewer than a block of task.block_len {length}"
+                f"the {split} split has {counted(self.num_tokens, 'token')}, fewer than a block of "
+                f"task.block_len {length}"
             )
 
     def __len__(self) -> int:

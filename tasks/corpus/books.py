@@ -12,6 +12,7 @@ from typing import Any
 from cab import UserError
 from cab.files.cache import checksums, digest_of
 from cab.files.disk import visible_files
+from cab.files.text_table import counted
 from tasks.files import find_data, read_text, warn_of_left_out, warn_of_repeats
 from tasks.source import SPLITS, Rows
 
@@ -54,7 +55,7 @@ class Books:
             kept += 1
             yield text
         if skipped:
-            log.warning("left out %d books of %s with fewer than %d words", skipped, split, MIN_WORDS)
+            log.warning("left out %s of %s with fewer than %d words", counted(skipped, "book"), split, MIN_WORDS)
         if not kept:
             raise UserError(f"{self.name}: no book of {split} has {MIN_WORDS} words or more")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cab import UserError
 from cab.data.sources import fetch_hint
+from cab.files.text_table import counted
 from tasks.corpus.facts import NAMES, THINGS
 from tasks.files import find_data, read_lines, read_number
 
@@ -101,11 +102,13 @@ def read_table(path: Path, layout: Layout) -> Examples:
             short.append(number)
             continue
         if len(fields) != len(columns):
-            raise UserError(f"{path}, line {number}: {len(fields)} columns, expected {len(columns)}: download it again")
+            raise UserError(
+                f"{path}, line {number}: {counted(len(fields), 'column')}, expected {len(columns)}: download it again"
+            )
         texts.append(tuple(fields[place].strip() for place in places))
         labels.append(_label(f"{path}, line {number}", fields[label], layout.classes))
     if short:
-        log.warning("%s: skipped %d lines with missing columns, the first is line %d", path, len(short), short[0])
+        log.warning("%s: skipped %s with missing columns, from line %d", path, counted(len(short), "line"), short[0])
     if not labels:
         raise UserError(f"{path} has no examples: download it again")
     return Examples(texts, labels)

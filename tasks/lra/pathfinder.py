@@ -18,6 +18,7 @@ import numpy as np
 from cab import UserError
 from cab.files.cache import checksums, digest_of
 from cab.files.disk import listed, visible_files
+from cab.files.text_table import counted
 from tasks.files import read_image, read_lines, warn_of_left_out
 from tasks.lra.contours import FREE, TRIES, Boards, Contours, disc, pen
 from tasks.lra.rows import SPLITS, Counts, Example, Source, Splits, shuffled
@@ -212,7 +213,7 @@ def path_files(folder: Path, side: int) -> Source:
         images[image] = origin
     warn_of_left_out(folder / Path(INSIDE).parent / "imgs", images.keys())
     if empty := [str(image) for image, _, _ in entries if not image.stat().st_size]:
-        log.warning("left out %d empty images: %s", len(empty), listed(empty))
+        log.warning("left out %s: %s", counted(len(empty), "empty image"), listed(empty))
     entries = [entry for entry in entries if entry[0].stat().st_size]
     if not entries:
         raise UserError(f"no images in the lists of {folder / INSIDE}")

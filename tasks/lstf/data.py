@@ -22,6 +22,7 @@ from cab import UserError
 from cab.errors import first_line
 from cab.files.cache import read_bytes
 from cab.files.numbers import is_finite
+from cab.files.text_table import counted
 from tasks.files import find_data
 
 if TYPE_CHECKING:  # a plan of runs does not import pandas
@@ -83,7 +84,7 @@ def read_series(name: str, data_root: Path | None) -> Series:
     needed = source.rows or sum(source.split or ())
     if rows < needed or (source.rows is not None and rows != source.rows):
         raise UserError(
-            f"{path}: {rows:,} rows, but the official split of {name} needs {needed:,}; the file "
+            f"{path}: {counted(rows, 'row')}, but the official split of {name} needs {needed:,}; the file "
             "is truncated or another edition: download it again"
         )
     train, test = int(rows * 0.7), int(rows * 0.2)
@@ -137,7 +138,7 @@ def read_own_series(source: OwnSource) -> Series:
     dates = _dates(path, table[source.date])
     train, validation = (round(len(values) * share) for share in source.split[:2])
     if not train or len(values) < 2:
-        raise UserError(f"{path}: {len(values):,} rows are too few for a split by {[*source.split]}")
+        raise UserError(f"{path}: {counted(len(values), 'row')}, too few for a split by {[*source.split]}")
     _check_scale(path, table[chosen], values, train)
     key = {"date": source.date, "columns": ",".join(chosen), "split": ",".join(map(str, source.split))}
     return Series(
@@ -158,7 +159,7 @@ def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
         widths = [line.count(",") for line in text.splitlines()]
         wrong = next((number for number, width in enumerate(widths, start=1) if width != widths[0]), None)
         if wrong is not None:
-            raise ValueError(f"line {wrong} has {widths[wrong - 1] + 1} columns, line 1 {widths[0] + 1}")
+            raise ValueError(f"line {wrong} has {counted(widths[wrong - 1] + 1, 'column')}, line 1 {widths[0] + 1}")
         return pd.read_csv(io.StringIO(text), low_memory=False, index_col=False, skip_blank_lines=False)
     except (EOFError, OSError, ValueError, zlib.error) as error:
         reason = first_line(error)

@@ -18,8 +18,9 @@ from cab import UserError
 from cab.data.sources import fetch_hint
 from cab.errors import first_line
 from cab.files.cache import checksums, prepared, progress, read_bytes
-from cab.files.disk import visible_files
+from cab.files.disk import listed, visible_files
 from cab.files.numbers import is_finite
+from cab.files.text_table import counted
 from tasks.files import find_data, find_file, read_number, warn_of_left_out
 
 SPLITS = ("train", "val", "test")
@@ -125,7 +126,7 @@ def read_pcn(
     missing = [path for path in (*complete, *partial) if not path.is_file()]
     if missing:
         raise UserError(
-            f"{missing[0]} is missing, and {len(missing) - 1} more files that {list_file} names; "
+            f"missing of the files that {list_file} names: {listed(map(str, missing), shown=1)}; "
             f"{fetch_hint('pcn', data_root)}, or name a list of your own with task.list_file"
         )
     warn_of_left_out(folder / split, [*complete, *partial, *unused])
@@ -216,10 +217,14 @@ def read_pcd(path: Path) -> np.ndarray:
         raise UserError(f"{path}: DATA {header['DATA']} is not supported; convert it to ascii or binary")
     count = header.get("POINTS", "none")
     if count != str(len(points)) or rest or not len(points):
-        raise UserError(f"{path} has {len(points)} points, and its header gives {count}: it is truncated or damaged")
+        raise UserError(
+            f"{path} has {counted(len(points), 'point')}, and its header gives {count}: it is truncated or damaged"
+        )
     width, height = (header.get(name, "") for name in ("WIDTH", "HEIGHT"))
     if width.isdecimal() and height.isdecimal() and int(width) * int(height) != len(points):
-        raise UserError(f"{path} has {len(points)} points, and its header gives WIDTH {width} and HEIGHT {height}")
+        raise UserError(
+            f"{path} has {counted(len(points), 'point')}, and its header gives WIDTH {width} and HEIGHT {height}"
+        )
     broken = ~is_finite(points).all(axis=1)
     if broken.any():
         number = int(broken.argmax())

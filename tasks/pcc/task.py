@@ -76,7 +76,7 @@ class PCC(OwnTask):
         self._about: dict[str, Any] = {}
         self._contents: dict[str, list[tuple[str, str]]] = {}
         folder = self.own_folder()
-        self._parts = {} if folder is None else self.parts_of(list_clouds(folder), "complete clouds", splits=SPLITS)
+        self._parts = {} if folder is None else self.parts_of(list_clouds(folder), "complete cloud", splits=SPLITS)
         self.splits = {split: self._read_split(split, data_root) for split in SPLITS}
         warn_of_repeats("shapes", self._contents)
 

@@ -81,7 +81,7 @@ class SR(OwnTask):
         self._about: dict[str, Any] = {"generator": 2, "images": SYNTHETIC, **sizes}
         counts, folder = SYNTHETIC, self.own_folder()
         if folder is not None:
-            parts = self.parts_of([str(path.relative_to(folder)) for path in list_images(folder)], "images")
+            parts = self.parts_of([str(path.relative_to(folder)) for path in list_images(folder)], "image")
             pairs, self._about = read_images(folder, [*itertools.chain(*parts.values())], **sizes)
             counts = {name: len(part) for name, part in parts.items()}
         elif self.dataset == "synthetic":

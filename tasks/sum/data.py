@@ -28,6 +28,7 @@ from torch.utils.data import Dataset
 from cab import UserError
 from cab.data.sources import fetch_hint
 from cab.files.cache import checksums, prepared, progress
+from cab.files.text_table import counted
 from tasks.corpus.facts import NAMES, THINGS
 from tasks.files import find_data, read_lines, warn_of_left_out
 from tasks.source import Rows
@@ -117,7 +118,7 @@ def _complete(examples: Iterable[Example], split: str, empty: str) -> Iterator[t
             place, kind = (summary_place, "summary") if has_document else (document_place, "document")
             raise UserError(f"{place}: the {kind} is empty; set task.empty=skip to skip it")
     if skipped:
-        log.warning("skipped %d examples of %s without a document or a summary", skipped, split)
+        log.warning("skipped %s of %s without a document or a summary", counted(skipped, "example"), split)
 
 
 def _split_files(folder: Path, split: str) -> tuple[Path, Path]:

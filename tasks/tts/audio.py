@@ -19,6 +19,7 @@ from cab.files.cache import cache_root, read_bytes, report_waiting
 from cab.files.disk import disk_errors
 from cab.files.locks import locked
 from cab.files.numbers import is_finite
+from cab.files.text_table import counted
 
 
 @functools.cache
@@ -68,11 +69,11 @@ def read_wave(path: Path) -> np.ndarray:
     if fault := _fault(content):
         raise UserError(f"{path} is damaged: {fault}")
     if len(wave) != expected:
-        raise UserError(f"{path} is cut: {expected - len(wave):,} samples are missing")
+        raise UserError(f"{path} is cut: it lacks {counted(expected - len(wave), 'sample')}")
     if rate != RATE or wave.ndim != 1:
         raise UserError(f"{path} has {rate} Hz and shape {wave.shape}; expected {RATE} Hz and one channel")
     if len(wave) < N_FFT:
-        raise UserError(f"{path} has {len(wave)} samples, fewer than a window of {N_FFT}")
+        raise UserError(f"{path} has {counted(len(wave), 'sample')}, fewer than a window of {N_FFT}")
     if not is_finite(wave).all():
         raise UserError(f"{path}: sample {is_finite(wave).argmin()} is NaN or infinite")
     return wave
@@ -86,9 +87,9 @@ def _fault(content: bytes) -> str:
         if name == b"data" and size == unknown:  # of a stream
             return ""
         if not name.isascii() or not name.decode("ascii", "replace").isprintable():
-            return f"{len(content) - place:,} bytes follow after what its header announces"
+            return f"its header announces {counted(len(content) - place, 'byte')} less"
         if (missing := place + 8 + size - len(content)) > 0:
-            return f"{missing:,} bytes are missing"
+            return f"it lacks {counted(missing, 'byte')}"
         if name in chunks and name in (b"data", b"fmt "):
             return f"it has more than one chunk '{name.decode().strip()}'"
         frame = struct.unpack_from("<H", content, place + 20)[0] if name == b"fmt " and size >= 16 else frame

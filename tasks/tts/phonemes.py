@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cab import UserError
+from cab.files.text_table import counted
 from tasks.files import read_number, read_text
 
 VOWELS = ["AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW"]
@@ -150,7 +151,8 @@ def read_phones(path: Path) -> tuple[list[Phone], float]:
     items, size = [item.start() for item in _ITEM.finditer(text)], _SIZE.search(text)
     if size is None or int(size[1]) != len(items):
         raise UserError(
-            f"{path} has {len(items)} tiers, its header gives {size and size[1]}: it is incomplete or damaged"
+            f"{path} has {counted(len(items), 'tier')}, its header gives {size and size[1]}: it is incomplete "
+            "or damaged"
         )
     of_tier = {}
     for tier in tiers:
@@ -159,8 +161,8 @@ def read_phones(path: Path) -> tuple[list[Phone], float]:
         numbers = [int(number[1][:9]) for number in _NUMBER.finditer(text, tier.end(), stop)]
         if len(intervals) != int(tier["size"]) or numbers != [*range(1, len(intervals) + 1)]:
             raise UserError(
-                f"{where(tier.start())}: the tier '{tier['name']}' has {len(intervals)} intervals instead of "
-                f"{tier['size']}, or others than 1 to {tier['size']}: it is incomplete or damaged"
+                f"{where(tier.start())}: the tier '{tier['name']}' has {counted(len(intervals), 'interval')} instead "
+                f"of {tier['size']}, or others than 1 to {tier['size']}: it is incomplete or damaged"
             )
     [tier] = (tier for tier in tiers if tier["name"] == "phones")
     begin, end = (_seconds(where(tier.start(name)), tier[name]) for name in ("start", "end"))

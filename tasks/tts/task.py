@@ -17,6 +17,7 @@ from backbones.transformer_tts import TransformerTTS
 from cab import Backbone, UserError, register_task
 from cab.backbone_protocols import DurationSynthesizer, StepSynthesizer
 from cab.files.disk import user_path
+from cab.files.text_table import counted
 from cab.metric import Metric
 from cab.registry.options import Fraction, Positive
 from cab.registry.registries import BACKBONES
@@ -120,7 +121,7 @@ class TTS(OwnTask):
             shortest = min(split, key=lambda utterance: len(utterance.mel))
             if len(shortest.mel) <= self._prompt_frames:
                 raise UserError(
-                    f"{shortest.name} has {len(shortest.mel)} frames, all of which are in the prompt of "
+                    f"{shortest.name} has {counted(len(shortest.mel), 'frame')}, no more than the prompt of "
                     f"task.num_prompt_steps={self.num_prompt_steps}; reduce it"
                 )
         self.scale = Scale.of(splits["train"])
@@ -134,7 +135,7 @@ class TTS(OwnTask):
 
     def _split(self, clips: list[str]) -> dict[str, list[str]]:
         if self.source:
-            return self.parts_of(clips, "clips", splits=("train", "dev", "test"))
+            return self.parts_of(clips, "clip", splits=("train", "dev", "test"))
         return split_at_end(clips, self.num_held_out) if self.num_held_out else split_by_chapter(clips)
 
     def _align(self, teacher: TransformerTTS, utterance: Utterance) -> Utterance:

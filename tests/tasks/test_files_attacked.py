@@ -153,7 +153,7 @@ HEAD = "sentence1\tsentence2\tscore\n"
     ("read", "content", "message"),
     [
         (read_pcd, cloud(b"1_0 2 3\n"), "line 11: expected three numbers, got '1_0 2 3'"),
-        (read_pcd, cloud(b"1 2 3\n", WIDTH="7"), "has 1 points, and its header gives WIDTH 7 and HEIGHT 1"),
+        (read_pcd, cloud(b"1 2 3\n", WIDTH="7"), "has 1 point, and its header gives WIDTH 7 and HEIGHT 1"),
         (lambda path: read_table(path, COLA), b"a\t1\t\tb\rc\t0\t\td\r", "line 1: lines end with carriage returns"),
         (lambda path: read_table(path, STSB), HEAD.replace("2", "1").encode(), "column 'sentence1' occurs more than"),
         (lambda path: read_table(path, STSB), f"{HEAD}a\tb\t1_0\n".encode(), "line 2: the score must be a number"),

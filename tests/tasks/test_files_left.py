@@ -249,8 +249,8 @@ def resized(form: str, place: int, change: int) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (wave(data=-4000), "bytes follow after what its header announces"),
-        (wave(data=4000), "4,000 bytes are missing"),
+        (wave(data=-4000), "its header announces [\\d,]+ bytes less"),
+        (wave(data=4000), "it lacks 4,000 bytes"),
         (wave(riff=100), "announces 8,144 bytes, it has 8,044"),
         (wave(riff=-100), "announces 7,944 bytes, it has 8,044"),
         (wave(after=b"data\2\0\0\0\0\0"), "not a wave|more than one chunk 'data'"),

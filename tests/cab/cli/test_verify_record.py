@@ -65,7 +65,7 @@ def test_a_row_a_pair_and_nothing_twice(capsys, tmp_path):
     arguments = ["none", "linear", "--record", record]
     status, out, err = verify(capsys, *arguments)
     assert (status, out) == (0, "")
-    assert "0 are already verified, 8 to verify" in err
+    assert "already verified: 0, to verify: 8" in err
     rows = list(csv.DictReader(record.open()))
     assert tuple(rows[0]) == COLUMNS
     assert [(row["attention"], row["pattern"]) for row in rows] == [
@@ -74,7 +74,7 @@ def test_a_row_a_pair_and_nothing_twice(capsys, tmp_path):
     assert {row["mode"] for row in rows} == {"full"}
     assert all("determinism=4133" in row["max_tokens_checked"] for row in rows)
     before = record.read_bytes()
-    assert "8 are already verified, 0 to verify" in verify(capsys, *arguments)[2]
+    assert "already verified: 8, to verify: 0" in verify(capsys, *arguments)[2]
     assert "linear CC: 2 checks, 0 failed" in verify(capsys, *arguments, "--all")[2]
     assert record.read_bytes() == before
 
@@ -89,7 +89,7 @@ def test_what_changed_is_verified_anew(capsys, tmp_path, change):
     rows = read_rows(record)
     write_rows(record, [rows[0], dataclasses.replace(rows[1], **change), *rows[2:]])
     _, _, err = verify(capsys, "none", "--record", record)
-    assert "3 are already verified, 1 to verify" in err
+    assert "already verified: 3, to verify: 1" in err
     assert "none CS: 2 checks" in err
     assert read_rows(record) == rows
 
@@ -99,7 +99,7 @@ def test_the_whole_replaces_the_quick_form_and_never_the_other_way(capsys, tmp_p
     arguments = ["none", "--pattern", "NS", "--record", record]
     verify(capsys, *arguments, "--quick")
     assert read_rows(record)[0].mode == QUICK
-    assert "1 are already verified" in verify(capsys, *arguments, "--quick")[2]
+    assert "already verified: 1," in verify(capsys, *arguments, "--quick")[2]
     assert "1 to verify" in verify(capsys, *arguments)[2]
     whole = read_rows(record)
     verify(capsys, *arguments, "--quick", "--all")
@@ -116,7 +116,7 @@ def test_what_fails_loses_its_row_and_is_shown(capsys, tmp_path, file):
     worse.write_text(worse.read_text().replace("* 1.0", "* float('nan')"))
     status, out, err = verify(capsys, f"{worse}:Average", "--pattern", "NS", "--record", record)
     assert status == 1
-    assert re.search(r"^lengths +1 checks .* FAILED length_one: ", out, re.MULTILINE)
+    assert re.search(r"^lengths +1 check  .* FAILED length_one: ", out, re.MULTILINE)
     assert "Average NS: 2 checks, 1 failed: length_one" in err
     assert [row.pattern for row in read_rows(record)] == ["NC"]
 

@@ -23,7 +23,7 @@ def test_seeds_with_other_settings_have_another_name(caplog: pytest.LogCaptureFi
     assert names_of_programs(runs_with(*rates)) == ["abc", "abc", "abc [trainer.learning_rate=0.01]"]
     [text] = caplog.messages
     assert text == (
-        "mini lstf etth1 multivariate informer NC abc has 1 runs with other settings: trainer.learning_rate=0.01; "
+        "mini lstf etth1 multivariate informer NC abc has 1 run with other settings: trainer.learning_rate=0.01; "
         "separate row"
     )
     both = runs_with(*rates[:2], {"learning_rate": 0.01, "max_steps": None})
@@ -83,5 +83,5 @@ def test_means_over_versions_are_named(caplog: pytest.LogCaptureFixture) -> None
         records.append(dataclasses.replace(make_record({"mse": 1.0}, seed=seed), versions=versions))
     names_of_programs(records)
     [text] = [text for text in caplog.messages if "different versions" in text]
-    assert text.startswith("1 means over seeds are of different versions (torch was ")
+    assert text.startswith("means over seeds of different versions (torch was ")
     assert text.endswith("vanilla")

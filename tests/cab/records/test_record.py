@@ -192,7 +192,7 @@ def test_many_broken_files_are_a_few_lines(tmp_path: Path, caplog: pytest.LogCap
     assert records_in(tmp_path, skipped) == []
     assert caplog.messages == skipped
     assert f"{tmp_path / '0.json'} " in skipped[0]
-    assert skipped[5:] == [f"skipped: 295 more files in {tmp_path} are not valid result records"]
+    assert skipped[5:] == [f"skipped: 295 more files in {tmp_path} without a valid result record"]
 
 
 def test_one_broken_file_stops_no_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -226,7 +226,7 @@ def test_columns_occur_once(tmp_path: Path) -> None:
         ("NS,T,b,d,m,1, ,1", "line 2: no attention"),
         ("NS,T,b,d,m,1,abc", "line 2: 7 values for 8 columns"),
         ("NS,T,b,d,m,1,abc,1,9", "line 2: 9 values for 8 columns"),
-        ("NS;T;b;d;m;1;abc;1", "line 2: 1 values for 8 columns"),
+        ("NS;T;b;d;m;1;abc;1", "line 2: 1 value for 8 columns"),
         ("NS,T,b,d,m,1,abc,1\nNS,T,b,d,m,1,abc,2", "line 3: the result of line 2 again"),
         ('NS,T,b,d,m,1,"abc,1', "numbers.csv cannot be read as CSV"),
     ],

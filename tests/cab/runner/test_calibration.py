@@ -56,7 +56,7 @@ def test_each_network_is_timed_once_and_missing_data_keep_their_hours(
     text = capsys.readouterr().out
     assert timed == ["abc", "vanilla"]
     assert text.count("(this CPU), earlier") == 4
-    assert "4 runs take" in text
+    assert "4 runs: " in text
     published = [word.replace("synthetic", "etth1").replace("smoke", "paper") for word in LSTF]
     assert main(["run", "-m", *published, "attention=abc", f"data_root={tmp_path}", "--calibrate"]) == 0
     printed = capsys.readouterr()

@@ -119,7 +119,7 @@ def test_the_plan_counts_hours_days_and_reused_networks(tmp_path: Path, capsys: 
     assert lines[6] == "preset paper; device cpu"
     assert lines[7] == "data: multi_news, pcn missing (see `cab data list`)"
     assert lines[8].endswith("28 days on 1 GPU, 12 days on 8 GPUs; the longest run takes 288 hours on 2")
-    assert lines[9].startswith("2 runs train the same network as another one: 192 of 864 hours")
+    assert lines[9].startswith("2 runs with the same network as another one: 192 of 864 hours")
     assert len(lines) == 10
 
 

@@ -244,7 +244,7 @@ def test_lists_of_gpus_have_the_rules_of_their_drivers(
 def test_a_group_has_as_many_gpus_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(UserError, match=r"cluster.gpus=3, but 2 GPUs are available \(4, 7\)"):
+    with pytest.raises(UserError, match=r"cluster.gpus=3, but only 2 GPUs found \(4, 7\)"):
         run_in_pool([], Report(), workers=None, gpus=3)
 
 

@@ -251,7 +251,7 @@ def test_seeds_of_different_code_of_the_project_are_averaged_on_request_only(tmp
     results = load_results(tmp_path)
     names = dict(zip(results["seed"], results["attention"], strict=True))
     assert names == {1: "abc [backbones.informer aaaaaa]", 2: "abc", 3: "abc"}
-    assert "has 1 results of other code (backbones.informer aaaaaa): separate rows" in caplog.text
+    assert "has 1 result of other code (backbones.informer aaaaaa): separate rows" in caplog.text
     assert set(load_results(tmp_path, accept_code=True)["attention"]) == {"abc [mixed code]"}
 
 

@@ -72,10 +72,10 @@ def test_a_refusal_names_the_arrays_before_it_and_their_cells_are_not_submitted_
     (tmp_path / "queue").write_text("101_0 RUNNING\n101_1 PENDING\n")
     status, said = submit("cluster.wait=false")
     assert status == 0
-    assert "2 cells are in the queue already, as 101" in said
-    assert "submitted 1 cells to Slurm as 103" in said
+    assert "already in the queue: 2 cells, as 101" in said
+    assert "submitted 1 cell to Slurm as 103" in said
     (tmp_path / "queue").write_text("101_1 PENDING\n103 PENDING\n")
-    assert "submitted 1 cells to Slurm as 104" in submit("cluster.wait=false")[1], "the job of one has ended"
+    assert "submitted 1 cell to Slurm as 104" in submit("cluster.wait=false")[1], "the job of one has ended"
 
 
 def test_another_cluster_on_the_same_disk_has_jobs_of_its_own(submit: Submit, tmp_path: Path) -> None:

@@ -204,16 +204,16 @@ def test_correct_class_has_one_line_per_group(file, capsys):
     status, out, _ = verify(capsys, f"{file}:Sound", "--checks", "contract,same_seed,padding_output")
     assert status == 0
     assert [re.sub(r" +[\d.]+ s$", "", line) for line in out.splitlines()] == [
-        "determinism       1 checks",
+        "determinism        1 check",
         "contract          6 checks",
-        "padding           1 checks",
+        "padding            1 check",
         "8 checks, 0 failed",
     ]
 
 
 def test_several_patterns_have_one_line_each(file, capsys):
     status, out, _ = verify(capsys, f"{file}:Sound", "--checks", "same_seed", pattern="NS,CS")
-    assert (status, out) == (0, "Sound NS: 1 checks, 0 failed\nSound CS: 1 checks, 0 failed\n2 checks, 0 failed\n")
+    assert (status, out) == (0, "Sound NS: 1 check, 0 failed\nSound CS: 1 check, 0 failed\n2 checks, 0 failed\n")
 
 
 def test_verbose_has_one_row_per_check(file, capsys):

@@ -63,12 +63,12 @@ def test_other_patterns_have_their_own_cases(folder, name, absent):
 
 def test_the_first_stage_that_differs_is_named(folder, capsys):
     port = {name: x for name, x in load_file(folder / "kda.safetensors").items() if not name.startswith(GIVEN)}
-    assert verify(folder, port, capsys) == (0, f"{len(port)} vectors, 0 differ\n")
+    assert verify(folder, port, capsys) == (0, f"{len(port)} vectors, different: 0\n")
     later = {"whole/output": port["whole/output"] + 1.0, "whole/terms.key": port["whole/terms.key"] * (1 + 1e-7)}
     status, text = verify(folder, port | later, capsys)
     assert status == 1
     assert text.startswith("first difference: whole/terms.key (Compute the inputs of the recurrence")
-    assert text.endswith("vectors, 2 differ\n")
+    assert text.endswith("vectors, different: 2\n")
 
 
 def test_a_fault_of_the_update_is_told_apart_from_one_of_the_normalization(folder, capsys):

@@ -223,7 +223,7 @@ def test_quotes_are_letters_and_a_sentence_may_be_empty(tmp_path: Path) -> None:
     ("dataset", "lines", "message"),
     [
         ("rte", ["0\ta\tb\tentailment", "1\ta\tb"], "line 3: 3 columns, expected 4"),
-        ("rte", ["0\ta\tb\tentailment", "", "1\ta\tb\tentailment"], "line 3: 1 columns"),
+        ("rte", ["0\ta\tb\tentailment", "", "1\ta\tb\tentailment"], "line 3: 1 column,"),
         ("cola", ["gj04\t1\t\ta", "gj04\t\t*\tb"], "line 2: unknown label '' .known: 0, 1"),
         ("mnli", [f"{MNLI}\tneutral\t\t\t\t"], "line 2: 16 columns, expected 12"),
         ("stsb", ["0\tm\tn\t2012\t17\tx\tx\ta\tb\t5.2"], "line 2: the score must be a number from 0 to 5, got '5.2'"),
@@ -247,7 +247,7 @@ def test_the_broken_lines_of_qqp_are_left_out(tmp_path: Path, caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         found = read(tmp_path, "qqp", "1\t2\t3\ta\tb\t0", "2\t2\t3\tbroken", "3\t2\t3\tc\td\t1", "4")
     assert found.labels == [0.0, 1.0]
-    assert "skipped 2 lines with missing columns, the first is line 3" in caplog.text
+    assert "skipped 2 lines with missing columns, from line 3" in caplog.text
 
 
 def test_where_files_are_looked_for(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_bad_books_are_named(name: str, tmp_path: Path) -> None:
 
 def test_a_book_of_one_word_is_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     corpus = read_corpus(folder_books(write_books(tmp_path, book5="Word\n")), tokenizer=None, vocab_size=300)
-    assert "left out 1 books of test with fewer than 10 words" in caplog.text
+    assert "left out 1 book of test with fewer than 10 words" in caplog.text
     assert corpus.words["test"] == len((TEXT * 2).split()) + 5
 
 

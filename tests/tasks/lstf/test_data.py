@@ -217,7 +217,7 @@ def test_a_constant_channel_is_only_centered() -> None:
         (lambda text: text.replace("HUFL", "OT", 1), "line 1: the column 'OT' occurs more than once"),
         (lambda text: text.replace("7\n", "7,\n"), "line 2 has 9 columns, line 1 8"),
         (lambda text: text.replace("7\n", "True\n"), "line 2, column 'OT': 'True' is not a finite number"),
-        (lambda text: text.replace("\n", "\n\n", 2), "line 2 has 1 columns, line 1 8"),
+        (lambda text: text.replace("\n", "\n\n", 2), "line 2 has 1 column, line 1 8"),
         (lambda text: text.replace(",", ";"), "expected the column 'date'"),
         (lambda text: text[:-4], "line 21 has 7 columns, line 1 8"),
         (lambda text: text * 2, "line 22, column 'HUFL': 'HUFL' is not a finite number"),
@@ -269,7 +269,7 @@ def test_a_series_of_a_user_has_its_columns_split_and_interval(tmp_path: Path) -
         ({"change": "load=much"}, "line 22, column 'load': 'much' is not a finite number"),
         ({"change": "time=2020-01-01 10:01:00"}, "line 22, column 'time': .* is not 30 minutes after"),
         ({"change": "load=1e308"}, "line 22, column 'load': '.*' is too large to be standardized"),
-        ({"source_split": [0.01, 0.01, 0.98]}, "40 rows are too few for a split"),
+        ({"source_split": [0.01, 0.01, 0.98]}, "40 rows, too few for a split"),
         ({"source": "none.csv"}, "task.source=none.csv: there is no such file"),
     ],
 )

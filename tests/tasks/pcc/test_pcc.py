@@ -133,7 +133,7 @@ BROKEN = {
     "cut binary": (cloud(b"\0" * 24, "binary", n=5), "has 2 points, and its header gives 5"),
     "long binary": (cloud(b"\0" * 13, "binary", n=1), "truncated or damaged"),
     "cut ascii": (cloud(b"1 2 3\n4 5 6\n0.7", n=3), "line 13: expected three numbers, got '0.7'"),
-    "short ascii": (cloud(b"1 2 3\n", n=3), "has 1 points, and its header gives 3"),
+    "short ascii": (cloud(b"1 2 3\n", n=3), "has 1 point, and its header gives 3"),
     "long ascii": (cloud(b"1 2 3\n4 5 6\n", n=1), "has 2 points, and its header gives 1"),
     "four numbers": (cloud(b"1 2 3 4\n", n=1), "line 11: expected three numbers, got '1 2 3 4'"),
     "text": (cloud(b"1 2 3\n1 two 3\n", n=2), "line 12: expected three numbers"),
@@ -232,7 +232,7 @@ def test_a_missing_shape_is_named_and_counted(tmp_path: Path) -> None:
     write_pcn(tmp_path)
     for view in (3, 5):
         (tmp_path / "pcc" / "train" / "partial" / "01" / "b" / f"{view:02d}.pcd").unlink()
-    with pytest.raises(UserError, match=r"b/03\.pcd is missing, and 1 more"):
+    with pytest.raises(UserError, match=r"b/03\.pcd and 1 more"):
         ready(tmp_path)
 
 

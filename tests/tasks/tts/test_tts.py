@@ -269,7 +269,7 @@ def repeat_clip(folder: Path) -> None:
         (put(np.stack([tone(), tone()], axis=1)), r"LJ001-0002\.wav has 22050 Hz and shape"),
         (put(tone()[:100]), r"LJ001-0002\.wav has 100 samples"),
         (put(np.append(tone(), np.nan), subtype="FLOAT"), r"LJ001-0002\.wav: sample \d+ is NaN"),
-        (lambda folder: cut(folder / WAVE, 5000), r"LJ001-0002\.wav is damaged: [\d,]+ bytes are missing"),
+        (lambda folder: cut(folder / WAVE, 5000), r"LJ001-0002\.wav is damaged: it lacks [\d,]+ bytes"),
         (put(tone(1.0)), r"LJ001-0002\.TextGrid is of 0\.34 s, but its wave has 1\.\d+ s"),
         (lambda folder: (folder / WAVE).write_bytes(b""), r"LJ001-0002\.wav is not a wave"),
         (repeat_clip, r"metadata\.csv, line 9: the clip LJ001-0000 is that of line 1 again"),
