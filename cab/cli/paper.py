@@ -163,6 +163,11 @@ def _print_table(table: PaperTable, args: argparse.Namespace) -> None:
         return
     text, notes = formatted(table, frame, aside, args.format, is_joined=not table.reads or bool(args.results))
     print(text)
+    if table.source == "table3" and args.results and frame["own"].isna().all():
+        notes = [
+            "no given result completes a value of Table 3; `cab run suite=paper --dry-run` lists its runs",
+            *notes,
+        ]
     print_notes(notes)
 
 

@@ -114,6 +114,7 @@ def run(args: argparse.Namespace) -> int:
     for part in parts if (of_metrics["kind"] == "metric").any() else parts[1:] or parts:
         print("\n" * (part != parts[0]), end="")
         printers[part](of_metrics if part == "metrics" else frame[frame["score"] == part], args)
+    print_notes(["--partial has no effect: no index is printed"] * (args.partial and "index" not in parts))
     print_notes([] if args.score else reasons)
     return 0
 

@@ -175,9 +175,13 @@ class Table:
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons for missing values."""
-        missing = [cell.hint for _, cells in self.lines for cell in cells if cell.text == ABSENT and cell.hint]
-        return [f"{ABSENT}: {'; '.join(dict.fromkeys(missing))}"] if missing else []
+        """The reasons for missing values, each once with what it concerns."""
+        reasons: dict[str, dict[str, None]] = {}
+        for hint in (cell.hint for _, cells in self.lines for cell in cells if cell.text == ABSENT and cell.hint):
+            reason, _, details = hint.partition(": ")
+            reasons.setdefault(reason, {}).update({details: None} if details else {})
+        texts = [": ".join(filter(None, (reason, ", ".join(details)))) for reason, details in reasons.items()]
+        return [f"{ABSENT}: {'; '.join(texts)}"] if texts else []
 
     @property
     def notes(self) -> list[str]:

@@ -77,6 +77,11 @@ def test_published_indices_are_printed_and_recomputed_on_request(capsys: pytest.
     assert "note: CS lm: no index for vanilla (not given in the paper: gpt2 pg19 ppl" in err
 
 
+def test_partial_has_no_effect_without_an_index(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["score", str(records), "--partial", "--score", "metrics"]) == 0
+    assert "note: --partial has no effect: no index is printed" in capsys.readouterr().err
+
+
 def test_ablation_requires_an_index(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["results/core"], [str(records), "--score", "metrics"]):
         assert main(["score", *arguments, "--show", "ablation"]) == 2

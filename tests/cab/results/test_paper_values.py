@@ -142,6 +142,12 @@ def write_runs(folder: Path, wanted: dict[str, str], metrics: dict[str, list[flo
         make_record(scores, **cell, seed=seed, config=config, cost=costs).write(folder)
 
 
+def test_results_without_a_value_of_table_3_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_record({"mse": 0.5, "mae": 0.5}, pattern="NS", preset="paper").write(tmp_path)
+    assert main(["paper", "table3", str(tmp_path)]) == 0
+    assert "note: no given result completes a value of Table 3; `cab run suite=paper" in capsys.readouterr().err
+
+
 def test_generated_data_replace_the_published_ones_in_a_rehearsal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
