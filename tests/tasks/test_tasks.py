@@ -152,7 +152,8 @@ def test_scores_are_those_of_the_metrics_whatever_the_batches(
     """In their bounds, in batches of any size, after an interruption; and baselines have the primary ones."""
     scored = copy.deepcopy(made(task, name))
     scored.limit = 12
-    without_draws(scored)
+    if task != "tts":  # whose utterances it would cut
+        without_draws(scored)
     net = network(task, scored, backbone).eval()
     names = {metric.name: metric.primary for metric in scored.metrics}
     assert any(names.values())

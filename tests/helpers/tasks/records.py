@@ -59,7 +59,7 @@ LISTOPS = {"length": 40, "min_length": 5, "max_depth": 4, "max_arguments": 5, "e
 RECORDS = {
     "lm": Record(BOOKS, PERPLEXITY, {"vocab_size": 300, "block_len": 16, "context_lengths": (8, 32)}),
     "lm_recurrent": Record(
-        BOOKS,
+        {**BOOKS, "synthetic": Data(options={**ANSWERS, "context_lengths": (56,)})},
         PERPLEXITY,
         {"vocab_size": 300, "block_len": 16, "context_lengths": (8, 16, 56), "memory_length": 24},
     ),
