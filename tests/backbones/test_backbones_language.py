@@ -12,33 +12,7 @@ from torch.nn import functional as F
 
 from backbones.layers.tokens import SinusoidalPositions
 from cab import Backbone, build_backbone
-from tests.helpers.backbones.language_models import VARIANTS, VOCABULARY, padding, small, tokens
-
-PATTERNS = [("gpt2", "CS"), ("roberta", "NS"), ("transformer", "NS"), ("transformer", "CS"), ("transformer", "CC")]
-ATTENTIONS = {"NS": ["local", "performer", "abc"], "CS": ["local", "longshort", "s4d"], "CC": ["abc", "performer"]}
-CASES: list[tuple[str, str, str, dict[str, Any]]] = [
-    ("gpt2", "CS", "linear", {"num_layers": 3, "residual": "gtrxl"}),
-    *((name, "CS", "linear", {"num_layers": 3}) for name in VARIANTS if "gpt2" in name),
-    *((*case, attention, {}) for case in PATTERNS for attention in ("vanilla", *ATTENTIONS[case[1]])),
-    *(
-        ("roberta_funnel", "NS", attention, {"num_layers": 5, "other_attention": {"NC": other}})
-        for attention, other in (("vanilla", "vanilla"), ("local", "vanilla"), ("abc", "abc"), ("vanilla", "funnel"))
-    ),
-]
-
-
-def run(backbone: Backbone, inputs: list[Tensor], masks: list[Tensor | None]) -> Tensor:
-    return backbone(*inputs, *masks)
-
-
-def draw_inputs(name: str, rows: int = 5) -> tuple[list[Tensor], list[Tensor]]:
-    """Source and target, or tokens alone, with their masks."""
-    lengths = [19, 14] if name == "transformer" else [19]
-    masks = [padding(length) for length in lengths]
-    if name == "transformer":
-        masks[1] = masks[1].roll(2, 0)
-    return [tokens(rows, length) for length in lengths], masks
-
+from tests.helpers.backbones.language_models import VOCABULARY, padding, small, tokens
 
 # --- what they compute ---------------------------------------------------------------------------------------------
 
@@ -129,23 +103,6 @@ def compare_gradients(backbone: Backbone, a: Tensor, b: Tensor) -> None:
         assert (first is None) == (second is None), name
         if first is not None:
             torch.testing.assert_close(first, second, msg=lambda text, name=name: f"{name}: {text}")
-
-
-@pytest.mark.parametrize(("name", "pattern", "attention", "options"), CASES)
-def test_a_padded_row_gives_what_it_gives_alone(
-    name: str, pattern: str, attention: str, options: dict[str, Any]
-) -> None:
-    """Padding on the right, on the left and inside: logits and all gradients."""
-    backbone = small(name, pattern, attention, **options)
-    inputs, masks = draw_inputs(name)
-    together = run(backbone, inputs, masks)[~masks[-1]]
-    rows = []
-    for row in range(5):
-        own = [x[row : row + 1, ~mask[row]] for x, mask in zip(inputs, masks, strict=True)]
-        rows.append(run(backbone, own, [None] * len(own))[0])
-    alone = torch.cat(rows)
-    torch.testing.assert_close(together, alone)
-    compare_gradients(backbone, together, alone)
 
 
 def test_transformer_options_change_the_tables_they_name() -> None:

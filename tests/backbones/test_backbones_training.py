@@ -1,148 +1,50 @@
-"""Every backbone in the dimensions of preset mini: it learns, recomputes activations, runs in bfloat16, compiles."""
+"""Every backbone, from its record: learning, recomputed activations, bfloat16, compilation, every attention."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
-from torch import Tensor
-from torch.nn import functional as F
 
 from cab import UserError, build_backbone
-from cab.backbone_protocols import (
-    Denoiser,
-    DurationSynthesizer,
-    Forecaster,
-    MaskedLM,
-    PairClassifier,
-    PointCompleter,
-    Prober,
-    RecurrentLM,
-    SequenceClassifier,
-    SequenceToSequence,
-    StepSynthesizer,
-    TokenLM,
-)
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import tuned_options
 from tests.helpers.backbones.learning import gradients, losses, same_gradients
+from tests.helpers.backbones.records import RECORDS, objective
 
 SIZES = Path(__file__).resolve().parents[2] / "configs" / "size"
-NETWORKS = {  # of the tasks of this repository: what each is called with, and the patterns that are tested in it
-    backbone: (task.cls.protocol_of(BACKBONES.get(backbone).cls), patterns)
+TASK_OF = {
+    (backbone, str(pattern)): task.name
     for task in TASKS
     if task.location.module.startswith("tasks.")
     for backbone, patterns in task.backbones.items()
+    for pattern in patterns
 }
-
-Loss = Callable[[Any], Tensor]
-
-
-def language_loss(backbone: Any) -> Tensor:
-    tokens = torch.arange(64).view(2, 32) * 7 % 50
-    return F.cross_entropy(backbone(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-
-
-def masked_loss(backbone: Any) -> Tensor:
-    tokens = torch.arange(64).view(2, 32) * 7 % 50
-    return F.cross_entropy(backbone(tokens).flatten(0, 1), tokens.flatten())
-
-
-def class_loss(backbone: Any) -> Tensor:
-    tokens = torch.arange(64).view(4, 16) * 7 % 50
-    return F.cross_entropy(backbone(tokens), torch.tensor([0, 1, 0, 1]))
-
-
-def summary_loss(backbone: Any) -> Tensor:
-    source, target = torch.arange(48).view(2, 24) * 5 % 50, torch.arange(24).view(2, 12) * 3 % 50
-    return F.cross_entropy(backbone(source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten())
-
-
-def forecast_loss(backbone: Any) -> Tensor:
-    past = torch.sin(torch.arange(288.0)).view(2, 48, 3)
-    time = torch.linspace(-0.5, 0.5, 480).view(2, 60, 4)
-    return F.mse_loss(backbone(past, time[:, :48], past[:, -24:], time[:, :36]), torch.ones(2, 12, 3))
-
-
-def completion_loss(backbone: Any) -> Tensor:
-    torch.manual_seed(1)
-    complete = F.normalize(torch.randn(2, 300, 3), dim=-1)
-    distances = torch.cdist(backbone(complete[:, :150])[1], complete)
-    return distances.amin(dim=1).mean() + distances.amin(dim=2).mean()
-
-
-def noise_loss(backbone: Any) -> Tensor:
-    torch.manual_seed(1)
-    image = torch.randn(2, 6, 16, 16)
-    return F.l1_loss(backbone(image, torch.rand(2)), image[:, 3:])
-
-
-def frames_loss(backbone: Any) -> Tensor:
-    torch.manual_seed(1)
-    tokens = torch.arange(20).view(2, 10)
-    output = backbone(tokens, durations=torch.full((2, 10), 2), pitch=torch.randn(2, 10), energy=torch.randn(2, 10))
-    predicted = output.log_duration.square() + (output.pitch - 1).square() + (output.energy + 1).square()
-    return F.l1_loss(output.mel, torch.linspace(-1, 1, 80).expand_as(output.mel)) + predicted.mean()
-
-
-def steps_loss(backbone: Any) -> Tensor:
-    torch.manual_seed(1)
-    tokens, frames = torch.arange(20).view(2, 10), torch.linspace(-1, 1, 320).expand(2, 9, 320)
-    output = backbone(tokens, None, frames)
-    return F.l1_loss(output.after, frames) + F.l1_loss(output.before, frames) + F.softplus(output.stop_logits).mean()
-
-
-def answers_loss(backbone: Any) -> Tensor:
-    symbols = torch.arange(64).view(2, 32, 1) * 7 % 49 + 1
-    logits = backbone(symbols, symbols.flip(1) if backbone.pattern.is_cross else None)
-    return F.cross_entropy(logits.flatten(0, 1), symbols.flatten())
-
-
-LOSSES: dict[type, tuple[Loss, dict[str, Any]]] = {  # with what the small data decide of the network
-    **dict.fromkeys((TokenLM, RecurrentLM), (language_loss, {"vocab_size": 50})),
-    MaskedLM: (masked_loss, {"vocab_size": 50}),
-    SequenceClassifier: (class_loss, {"vocab_size": 50}),
-    SequenceToSequence: (summary_loss, {"vocab_size": 50}),
-    Forecaster: (forecast_loss, {"channels": 3}),
-    PointCompleter: (completion_loss, {}),
-    Denoiser: (noise_loss, {"image_size": 16}),
-    DurationSynthesizer: (frames_loss, {}),
-    StepSynthesizer: (steps_loss, {}),
-    Prober: (answers_loss, {"vocab_size": 50}),
-    PairClassifier: (class_loss, {"vocab_size": 50, "num_classes": 2}),
-}
-
-
-SLOTS = [(name, str(pattern)) for name, (_, patterns) in NETWORKS.items() for pattern in patterns]
+SLOTS = [*TASK_OF]
 NETWORKS_OF_EACH_KIND: list[tuple[str, str, dict[str, Any]]] = [
-    *((name, pattern, {}) for name, pattern in {name: (name, pattern) for name, pattern in SLOTS}.values()),
+    *((name, pattern, {}) for name, pattern in dict(SLOTS).items()),
     ("gpt2", "CS", {"residual": "gtrxl"}),
+    ("llama", "CS", {"depth_block": 1}),
 ]
 STACK = "abc,linear+vanilla"
 UNUSED = {"pointr": r"neighborhood\."}
 """Parameters without an effect: all blocks of the public network own a neighborhood, and the first one uses it."""
 
 
-def make(
-    name: str,
-    attention: str,
-    pattern: str,
-    *,
-    network: Mapping[str, Any] | None = None,
-    preset: str = "mini",
-    **options: Any,
-) -> Any:
-    """The network in a preset's dimensions, on the small data of its loss."""
-    sizes = yaml.safe_load((SIZES / name / f"{preset}.yaml").read_text())["backbone"]
-    sizes = {option: value for option, value in sizes.items() if option not in ("normalization", "season")}
-    sizes |= {**LOSSES[NETWORKS[name][0]][1], **(network or {})}
+def make(name: str, attention: str, pattern: str, spec: Any = (), *, drops: bool = False, **options: Any) -> Any:
+    """The network of the record in training; if it ``drops``, with every dropout that it has."""
+    if drops:
+        options = dict.fromkeys({"dropout", "attention_dropout"} & {*BACKBONES.get(name).options}, 0.2) | options
     torch.manual_seed(0)
-    return build_backbone(name, attention={"name": attention, **options}, pattern=pattern, **sizes)
+    return RECORDS[name].build(name, pattern, attention={"name": attention, **dict(spec)}, **options).train()
+
+
+def loss_of(name: str, pattern: str) -> Any:
+    inputs = RECORDS[name].batch(pattern)
+    return lambda backbone: objective(backbone, inputs)
 
 
 @pytest.mark.parametrize("share", ["one in turn", pytest.param("all others", marks=pytest.mark.slow)])
@@ -152,14 +54,13 @@ def test_every_attention_that_has_the_pattern_trains_there(name: str, pattern: s
 
     The backbones of a pattern take its attentions in turn.
     """
-    task, *_ = (task.name for task in TASKS if name in task.backbones and task.location.module.startswith("tasks."))
     backbones = [backbone for backbone, slot in SLOTS if slot == pattern]
     for number, entry in enumerate(ATTENTIONS):
         takes = (backbones[number % len(backbones)] == name) == (share == "one in turn")
         if takes and pattern in map(str, entry.patterns) and entry.name not in ("none", "flash"):  # flash: no dropout
-            options = tuned_options(task, name, pattern, entry.name, preset="mini")
-            backbone = make(name, entry.name, pattern, preset="smoke", **options)
-            loss = LOSSES[NETWORKS[name][0]][0](backbone)
+            options = tuned_options(TASK_OF[name, pattern], name, pattern, entry.name, preset="mini")
+            backbone = make(name, entry.name, pattern, options)
+            loss = loss_of(name, pattern)(backbone)
             loss.backward()
             assert loss.isfinite(), entry.name
             for path, slot in backbone.attention_layers():
@@ -174,16 +75,16 @@ def test_every_attention_that_has_the_pattern_trains_there(name: str, pattern: s
 def test_a_stack_has_its_attentions_in_turn_in_every_backbone_with_layers(name: str, pattern: str) -> None:
     """The period starts with the first layer of each kind, and one step reaches every attention."""
     depths: dict[str, Any] = {option: 4 for option in BACKBONES.get(name).options if option.endswith("_layers")}
-    depths |= {"attention_resolutions": [16, 8]} if name == "sr3" else {}
+    depths |= {"attention_resolutions": [8, 4]} if name == "sr3" else {}
     if name in ("gpt2_universal", "gpt2_act"):
         with pytest.raises(UserError, match="the network only 1 with pattern CS: use a shorter stack"):
-            make(name, STACK, pattern, network=depths)
+            make(name, STACK, pattern, **depths)
         return
-    backbone = make(name, STACK, pattern, network=depths)
+    backbone = make(name, STACK, pattern, **depths)
     tested = [backbone.get_submodule(path) for path, slot in backbone.attention_layers() if str(slot) == pattern]
     kinds = [type(slot).__name__ for slot in tested]
     assert kinds == (["ABCAttention", STACK] * len(kinds))[: len(kinds)]
-    LOSSES[NETWORKS[name][0]][0](backbone).backward()
+    loss_of(name, pattern)(backbone).backward()
     assert all(parameter.grad is not None for slot in tested for parameter in slot.parameters())
 
 
@@ -195,9 +96,9 @@ LEARNING += [(name, pattern, "vanilla", network) for name, pattern, network in N
 def test_thirty_steps_lower_the_loss_and_move_every_weight(
     name: str, pattern: str, attention: str, network: dict[str, Any]
 ) -> None:
-    backbone = make(name, attention, pattern, network=network)
+    backbone = make(name, attention, pattern, **network)
     start = {key: parameter.clone() for key, parameter in backbone.named_parameters()}
-    found = losses(backbone, LOSSES[NETWORKS[name][0]][0], enough=0.85)
+    found = losses(backbone, loss_of(name, pattern), enough=0.85)
     assert found[-1] < 0.85 * found[0]
     still = [key for key, parameter in backbone.named_parameters() if torch.equal(parameter, start[key])]
     assert [key for key in still if not re.search(UNUSED.get(name, "^$"), key)] == []
@@ -208,7 +109,7 @@ def test_thirty_steps_lower_the_loss_and_move_every_weight(
 )
 def test_recomputed_activations_give_the_same_gradients(name: str, pattern: str, network: dict[str, Any]) -> None:
     """Dropout included; each attention layer runs once more in the backward pass, and once without gradients."""
-    backbone, loss = make(name, "abc", pattern, network=network), LOSSES[NETWORKS[name][0]][0]
+    backbone, loss = make(name, "abc", pattern, drops=True, **network), loss_of(name, pattern)
     plain, calls = gradients(backbone, loss), []
     for path, _ in backbone.attention_layers():
         backbone.get_submodule(path).register_forward_pre_hook(lambda module, *_: calls.append(module))
@@ -221,7 +122,7 @@ def test_recomputed_activations_give_the_same_gradients(name: str, pattern: str,
 
 @pytest.mark.parametrize(("name", "pattern", "network"), NETWORKS_OF_EACH_KIND)
 def test_bfloat16_by_autocast(name: str, pattern: str, network: dict[str, Any]) -> None:
-    backbone, loss = make(name, "vanilla", pattern, network=network).eval(), LOSSES[NETWORKS[name][0]][0]
+    backbone, loss = make(name, "vanilla", pattern, **network).eval(), loss_of(name, pattern)
     exact = loss(backbone)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         low = loss(backbone)
@@ -242,8 +143,8 @@ COMPILED = [  # plain layers also recompute their activations
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "pattern", "network", "saves"), COMPILED)
 def test_compiles_to_one_graph(name: str, pattern: str, network: dict[str, Any], saves: bool) -> None:
-    options = {"dropout": 0.0, "attention_dropout": 0.0, "checkpoint_activations": saves, **network}
-    backbone, loss = make(name, "vanilla", pattern, network=options).train(), LOSSES[NETWORKS[name][0]][0]
+    backbone = make(name, "vanilla", pattern, checkpoint_activations=saves, **network)
+    loss = loss_of(name, pattern)
     torch.compiler.reset()
     results = []
     for call in (backbone, torch.compile(backbone, backend="aot_eager", fullgraph=True)):
@@ -255,7 +156,7 @@ def test_compiles_to_one_graph(name: str, pattern: str, network: dict[str, Any],
 
 def test_every_backbone_has_its_sizes() -> None:
     for preset in ("mini", "smoke"):
-        assert {path.parent.name for path in SIZES.glob(f"*/{preset}.yaml")} == set(NETWORKS)
+        assert {path.parent.name for path in SIZES.glob(f"*/{preset}.yaml")} == RECORDS.keys()
 
 
 REFUSED: list[tuple[str, str, dict[str, Any], str]] = [

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from backbones.fastspeech2 import FastSpeech2, predicted_durations, regulate_length
 from cab import UserError
@@ -64,39 +63,6 @@ def test_predicted_durations_are_rounded_cut_and_never_nothing() -> None:
     assert durations.tolist() == [[0, 2, 6, 12], [1, 0, 0, 0], [0, 1, 0, 0]]
     lost = torch.tensor([[torch.nan, torch.nan], [torch.nan, torch.inf], [1e30, 0.9]])
     assert predicted_durations(lost, None, max_frames=7).tolist() == [[1, 0], [0, 7], [7, 0]]
-
-
-@pytest.mark.parametrize(
-    ("attention", "postnet"), [("vanilla", True), ("local", False), ("abc", False), ("lara", False), ("s4d", False)]
-)
-def test_a_padded_sentence_is_spoken_as_alone(attention: str, postnet: bool) -> None:
-    backbone = fastspeech2(attention, postnet=postnet).double().eval()
-    inputs = {k: v.double() if v.is_floating_point() else v for k, v in batch().items()}
-    together = backbone(**inputs)
-    alone = [
-        backbone(**{k: v[row : row + 1, :length] for k, v in inputs.items() if k != "padding_mask"})
-        for row, length in enumerate(LENGTHS)
-    ]
-    frames = torch.tensor([output.mel.shape[1] for output in alone])
-    assert torch.equal(together.mel_padding, torch.arange(together.mel.shape[1]) >= frames.unsqueeze(1))
-    found, expected = [together.mel[~together.mel_padding]], [torch.cat([output.mel[0] for output in alone])]
-    for name in PREDICTED:
-        found.append(getattr(together, name)[~inputs["padding_mask"]])
-        expected.append(torch.cat([getattr(output, name)[0] for output in alone]))
-    parameters = list(backbone.parameters())
-    gradients = [torch.autograd.grad(sum(x.sin().sum() for x in outputs), parameters) for outputs in (found, expected)]
-    for a, b in zip([*found, *gradients[0]], [*expected, *gradients[1]], strict=True):
-        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("attention", ["local", "abc"])
-def test_padding_before_a_sentence_changes_nothing(attention: str) -> None:
-    backbone = fastspeech2(attention).eval()
-    inputs = {name: value[1:2, :4] for name, value in batch().items()}
-    padded = {name: F.pad(value, (3, 0), value=1) for name, value in inputs.items()}
-    expected, found = backbone(**inputs), backbone(**padded)
-    torch.testing.assert_close(found.mel, expected.mel, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(found.pitch[:, 3:], expected.pitch, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["pitch", "energy"])

@@ -19,13 +19,12 @@ from cab import UserError
 from tests.helpers.backbones.language_models import VARIANTS, VOCABULARY, padding, slots, small, tokens
 
 STACKS = [("CS", "abc,local+linear"), ("CC", "linear+abc,vanilla")]
+ROTATED = {"name": "vanilla", "positions": "rope", "num_kv_heads": 1}
 CAUSAL = ["vanilla", "local", "longshort", "abc", "s4d", "cosformer"]
 
 
-def gpt2(attention: str = "vanilla", name: str = "gpt2", **options: object) -> GPT2:
-    backbone = small(name, "CS", attention, **options)
-    assert isinstance(backbone, GPT2)
-    return backbone
+def gpt2(attention: Any = "vanilla", name: str = "gpt2", **options: object) -> GPT2:
+    return small(name, "CS", attention, **options)  # type: ignore[return-value]
 
 
 def transformer(pattern: str = "CC", attention: str = "vanilla") -> Transformer:
@@ -68,9 +67,10 @@ def test_transformer_steps_are_the_training_form(pattern: str, attention: str) -
         *itertools.product(CAUSAL, [{"positions": "sinusoidal"}, {"positions": "learned"}]),
         ("linear", {"num_layers": 3, "residual": "gtrxl"}),
         *(("linear", {"num_layers": 3, "name": name}) for name in VARIANTS if name.startswith("gpt2")),
+        *((attention, {"name": "llama"}) for attention in (ROTATED, "gla", "longshort")),
     ],
 )
-def test_prompts_of_different_lengths(attention: str, options: dict[str, Any]) -> None:
+def test_prompts_of_different_lengths(attention: Any, options: dict[str, Any]) -> None:
     """Padding on either side of the prompt: rows go on as if alone."""
     backbone, ids, mask = gpt2(attention, **options), tokens(5, 12), padding(12)
     following = tokens(5, 4)

@@ -97,19 +97,6 @@ def test_no_biases_and_tied_tables() -> None:
     assert count[0] - count[1] == VOCABULARY * 32
 
 
-@pytest.mark.parametrize("attention", [LLAMA, "linear", "gla", "longshort", {"name": "vanilla", "positions": "alibi"}])
-def test_any_attention_decodes_as_in_training(attention: Any) -> None:
-    network = small("llama", "CS", attention, **SIZES)
-    assert isinstance(network, Llama)
-    ids, mask = tokens(5, 17), padding(17)
-    mask[:, -1] = False
-    expected = network(ids, mask)
-    logits, state = network.prefill(ids[:, :16], network.init_state(5), padding_mask=mask[:, :16])
-    last = 15 - (~mask[:, :16]).flip(1).to(torch.uint8).argmax(dim=1)
-    torch.testing.assert_close(logits, expected[torch.arange(5), last])
-    torch.testing.assert_close(network.step(ids[:, 16], state)[0], expected[:, 16])
-
-
 @pytest.mark.parametrize("depth_block", [1, 3, 4])
 def test_depth_attention(depth_block: int) -> None:
     """Sources are the embedding and sums of branch outputs; in readable form, with gradients and in decoding."""
@@ -139,20 +126,6 @@ def test_depth_attention(depth_block: int) -> None:
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
     logits, state = network.prefill(ids[:, :8], network.init_state(2))
     torch.testing.assert_close(torch.stack([logits, network.step(ids[:, 8], state)[0]], dim=1), expected[:, -2:])
-
-
-def test_depth_attention_is_the_same_with_recomputed_activations() -> None:
-    options: dict[str, Any] = {**SIZES, "depth_block": 1}
-    networks: list[Any] = [
-        small("llama", "CS", LLAMA, checkpoint_activations=x, **options).train() for x in (False, True)
-    ]
-    plain, again = networks
-    again.load_state_dict(plain.state_dict())
-    ids = tokens(2, 9)
-    for network in (plain, again):
-        network(ids).square().sum().backward()
-    for one, other in zip(plain.parameters(), again.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad)
 
 
 def test_size_of_the_published_network() -> None:

@@ -69,36 +69,6 @@ def test_synthesis_step_by_step_is_teacher_forcing(attention: str, pattern: str)
         assert not frames[row, 2 * count :].any()
 
 
-@pytest.mark.parametrize(("attention", "pattern"), [("vanilla", "NS"), ("lara", "NS"), *CAUSAL[1:3], *CROSS[1:3]])
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_a_padded_sentence_is_read_as_alone(attention: str, pattern: str, side: str) -> None:
-    """Outputs and the gradients of all parameters."""
-    backbone = tts(attention, pattern).double().eval()
-    for norm in backbone.modules():
-        if isinstance(norm, torch.nn.BatchNorm1d):
-            assert norm.running_mean is not None
-            torch.nn.init.normal_(norm.running_mean)
-    tokens, mask, frames, frame_padding = batch()
-    if side == "left":
-        mask, frame_padding = mask.flip(1), frame_padding.flip(1)
-    frames = frames.double()
-    padded = frames.masked_fill(frame_padding.unsqueeze(-1), 1e3)
-    together = backbone(tokens, mask, padded, frame_padding)
-    alone = [
-        backbone(tokens[row][~mask[row]][None], None, frames[row][~frame_padding[row]][None])
-        for row in range(len(tokens))
-    ]
-    for name in together._fields:
-        a = getattr(together, name)[~frame_padding]
-        torch.testing.assert_close(a, torch.cat([getattr(b, name)[0] for b in alone]), atol=1e-6, rtol=1e-5)
-
-    parameters = list(backbone.parameters())
-    found = torch.autograd.grad(sum(x[~frame_padding].sin().sum() for x in together), parameters)
-    expected = torch.autograd.grad(sum(x.sin().sum() for output in alone for x in output), parameters)
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize("attention", ["vanilla", "abc", "performer"])
 def test_synthesis_projects_the_encoded_phonemes_once(attention: str) -> None:
     backbone = tts(attention, "CC").eval()

@@ -112,19 +112,6 @@ def test_a_mistake_is_explained(source: str, options: dict[str, Any], message: s
     assert "hub" not in str(error.value)
 
 
-def test_what_a_row_or_a_split_lacks(tmp_path: Path) -> None:
-    for split in SPLITS:
-        (tmp_path / f"{split}.jsonl").write_text('{"text": "a"}\n{"text": null}\n')
-    with pytest.raises(UserError, match=r"test, row 2: column 'text' is not a text: None"):
-        list(opened(str(tmp_path)).read("test"))
-    (tmp_path / "test.jsonl").write_text('{"text": "a"}\n{"text"')
-    with pytest.raises(UserError, match=r"cannot read .*test: .*JSON"):
-        opened(str(tmp_path))
-    (tmp_path / "empty.csv").write_text("text\n")
-    with pytest.raises(UserError, match=r"empty.csv: the split is empty"):
-        opened(str(tmp_path), splits=["empty.csv"] * 3)
-
-
 @pytest.mark.parametrize(("folder", "source"), [("", "one.jsonl"), ("flat", "."), ("", "./flat")])
 def test_a_source_in_the_working_folder(
     folder: str, source: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -291,37 +278,23 @@ def test_a_folder_is_divided_by_names(task: str, folders: Path, tmp_path: Path) 
     made = own(task, folders / FOLDERS[task])
     assert [len(split) for split in made.splits.values()] == [7, 1, 2]
     shutil.copytree(folders / FOLDERS[task], tmp_path / "moved")
-    assert own(task, tmp_path / "moved").fingerprint() == {
-        **made.fingerprint(),
-        **({"folder": "moved"} if task == "sr" else {}),
-    }
-    assert [
-        len(split) for split in own(task, folders / FOLDERS[task], source_split=[0.4, 0.3, 0.3]).splits.values()
-    ] == [4, 3, 3]
+    moved = own(task, tmp_path / "moved", source_split=[0.4, 0.3, 0.3])
+    assert [len(split) for split in moved.splits.values()] == [4, 3, 3]
+    expected = made.fingerprint() | ({"folder": "moved"} if task == "sr" else {})
+    assert own(task, tmp_path / "moved").fingerprint() == expected
 
 
 @pytest.mark.parametrize(
-    ("task", "change", "message"),
+    ("task", "place", "options", "message"),
     [
-        ("pcc", {"source_split": [0.9, 0.01, 0.09]}, "has 10 complete clouds, too few for a split by"),
-        ("pcc", {"partial/3.npy": None}, r"partial/3.npy is missing: every cloud in complete needs one in partial"),
-        ("pcc", {"complete/3.npy": b"x y z"}, r"complete/3.npy is not an array of numbers"),
-        ("sr", {"source_split": [0.5, 0.5]}, r"task.source_split has 3 values, such as \[0.7,0.1,0.2\]"),
-        ("sr", {"num_held_out": 2}, "task.num_held_out applies to ffhq"),
-        ("sr", {"3.png": b"no image"}, r"3.png is not an image that can be read"),
-        ("tts", {"source": "nowhere"}, "task.source=.*nowhere: there is no such folder; name one that exists"),
-        ("tts", {"metadata.csv": None}, "metadata.csv is missing; write a line id"),
-        ("tts", {"metadata.csv": b"clip0|Say it.\n"}, r"metadata.csv, line 1: expected id\|text\|normalized text"),
-        ("tts", {"wavs/clip3.wav": None}, r"line 4: wavs/clip3.wav is missing"),
+        ("pcc", "", {"source_split": [0.9, 0.01, 0.09]}, "has 10 complete clouds, too few for a split by"),
+        ("sr", "", {"source_split": [0.5, 0.5]}, r"task.source_split has 3 values, such as \[0.7,0.1,0.2\]"),
+        ("sr", "", {"num_held_out": 2}, "task.num_held_out applies to ffhq"),
+        ("tts", "nowhere", {}, "task.source=.*nowhere: there is no such folder; name one that exists"),
     ],
 )
-def test_a_mistake_in_a_folder_is_named(
-    task: str, change: dict[str, Any], message: str, folders: Path, tmp_path: Path
+def test_options_of_a_folder_are_checked(
+    task: str, place: str, options: dict[str, Any], message: str, folders: Path
 ) -> None:
-    source = shutil.copytree(folders / FOLDERS[task], tmp_path / "own")
-    options = dict(change)
-    for name in [name for name in change if "." in name]:
-        content = options.pop(name)
-        (source / name).unlink() if content is None else (source / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
-        own(task, source / options.pop("source", ""), **options)
+        own(task, folders / FOLDERS[task] / place, **options)

@@ -1,4 +1,4 @@
-"""Options of tasks that contradict the data or each other are refused in one line."""
+"""Options of tasks that contradict the data or each other are refused in one line; presets have all data sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from cab import UserError
+from cab.config.compose import compose
 from cab.registry.registries import TASKS
+from cab.registry.tables import read_table
+from cab.runner.cell import Cell
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [  # the first and pred_len for all limits that types state
     ("lm", {"loss_on": "some"}, r"task\.loss_on: Input should be 'all' or 'answers'"),
@@ -49,3 +52,15 @@ def test_options_are_refused(task: str, options: dict[str, Any], message: str) -
     with pytest.raises(UserError, match=message) as error:
         entry.cls(dataset=dataset, **entry.check_options(given, "task")).check()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("preset", ["paper", "mini"])
+@pytest.mark.parametrize(("task", "pattern", "schedule"), [("lra", "NS", "linear"), ("probe", "CS", "cosine")])
+def test_every_preset_has_a_row_for_every_data_set(task: str, pattern: str, schedule: str, preset: str) -> None:
+    datasets = TASKS.get(task).datasets
+    assert {row["dataset"] for row in read_table(task) if row["preset"] == preset} == {*datasets}
+    for dataset in (datasets[0], datasets[-1]):
+        choice = {"task": task, "dataset": dataset, "pattern": pattern, "attention": "vanilla", "preset": preset}
+        cell = Cell.from_config(compose([*(f"{key}={value}" for key, value in choice.items()), "device=cpu"]))
+        cell.task.check()
+        assert cell.config.trainer.schedule == schedule

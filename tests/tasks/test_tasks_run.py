@@ -6,9 +6,9 @@ share their protocol, and their generators have tests of their own; two of them 
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 from cab.cli.main import main
 from cab.registry.registries import TASKS
 from tests.helpers.official_layout import LAYOUTS
+from tests.helpers.tasks.records import few_examples
 
 ATTENTIONS_OF = {"NS": "lara", "CS": "local", "NC": "performer", "CC": "cosformer"}
 
@@ -48,27 +49,22 @@ CELLS = [
 ]
 
 
-def is_long(task: str, dataset: str) -> bool:
-    """Data sets in files; and the probes and the arena but one each, whose generators have tests of their own."""
+def is_long(task: str, dataset: str, backbone: str, pattern: str) -> bool:
+    """Data sets in files, patterns but one of each network, and of the probes and of the arena all but one."""
     is_another = task in ("probe", "lra") and dataset not in ("recall", "listops_synthetic")
+    is_another |= pattern != str(TASKS.get(task).backbones[backbone][0])
     return task == "tts" or dataset in (*REAL, *LAYOUTS) or is_another
 
 
 @pytest.fixture
-def _little_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Generators have tests of their own; a training of few steps needs few examples."""
-    few = {"train": 64, "val": 4, "validation": 4, "dev": 16, "test": 4}
-    for counts in ("sum.data.COUNTS", "pcc.task.SYNTHETIC", "sr.task.SYNTHETIC", "glue.tables.SYNTHETIC_COUNTS"):
-        module, _, name = f"tasks.{counts}".rpartition(".")
-        usual = getattr(importlib.import_module(module), name)
-        monkeypatch.setattr(f"tasks.{counts}", {split: few[split] for split in usual})
-    monkeypatch.setattr("tasks.lstf.synthetic.NUM_EPISODES", (64, 8, 8))
+def _little_data() -> Iterator[None]:
+    yield from few_examples()
 
 
 @pytest.mark.usefixtures("_little_data")
 @pytest.mark.parametrize(
     ("task", "dataset", "backbone", "pattern"),
-    [pytest.param(*cell, marks=pytest.mark.slow if is_long(*cell[:2]) else ()) for cell in CELLS],
+    [pytest.param(*cell, marks=pytest.mark.slow if is_long(*cell) else ()) for cell in CELLS],
 )
 def test_it_runs(
     task: str,

@@ -20,8 +20,8 @@ from tasks.tts.audio import RATE, read_wave
 from tasks.tts.distortion import distortions, path_costs
 from tests.cab.config.test_compose_paper import composed
 from tests.helpers.in_order import in_order
-from tests.tasks.sum.test_sum import ready as ready_sum, write_pairs
-from tests.tasks.tts.test_tts import ready as ready_tts, write_ljspeech
+from tests.helpers.tasks.layouts import write_clips, write_pairs
+from tests.helpers.tasks.records import ready
 
 SPEECH = composed("tts", "ljspeech", "fastspeech2", "paper")["task"]
 
@@ -32,12 +32,12 @@ def test_ends_are_paragens(room: int, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))  # nothing that other code has encoded
     ends = composed("sum", "multi_news", "transformer", "paper")["task"]["ends"]
     folder = write_pairs(tmp_path)
-    whole = ready_sum(folder, source_len=500, target_len=500)
+    whole = ready("sum", folder, source_len=500, target_len=500)
     pairs = file_pairs(folder / "sum")
     texts = next(iter(pairs.read("train")))
     source, target = (whole.bpe.encode(text, add_special_tokens=False).ids for text in texts)
     lengths = {"source_len": len(source) + room, "target_len": len(target) + room}
-    data = ready_sum(folder, ends=ends, **lengths).training_set
+    data = ready("sum", folder, ends=ends, **lengths).training_set
     batch = data.__getitems__([0])
     expected = [*source, data.end][: lengths["source_len"]], [data.begin, *[*target, data.end][: lengths["target_len"]]]
     assert [batch[name][0].tolist() for name in ("source", "target")] == list(expected)  # type: ignore[index]
@@ -52,7 +52,7 @@ def energies(wave: np.ndarray, durations: list[int]) -> list[float]:
 
 
 def test_clips_have_fairseqs_targets(tmp_path: Path) -> None:
-    task = ready_tts(write_ljspeech(tmp_path), **as_fairseq())
+    task = ready("tts", write_clips(tmp_path), **as_fairseq())
     batch, utterance = task.training_set.__getitems__([0]), task.training_set.utterances[0]
     wave = read_wave(tmp_path / "tts" / "wavs" / f"{utterance.name}.wav")
     expected = energies(wave, [utterance.start, *utterance.durations])[1:]
@@ -70,7 +70,7 @@ def test_waves_of_files_are_scored_and_dev_is_divided_by_targets(
     """fairseq, ``dump_result`` and ``valid_step_with_inference``."""
     rng = np.random.default_rng(2)
     spoken, target = (0.003 * rng.standard_normal(n).astype(np.float32) for n in (RATE // 2, RATE // 4))
-    task = ready_tts(write_ljspeech(tmp_path), **as_fairseq())
+    task = ready("tts", write_clips(tmp_path), **as_fairseq())
     monkeypatch.setattr(task, "waves", lambda *_: [spoken, target])
     monkeypatch.setattr(task, "synthesize", lambda *_: [None])
     monkeypatch.setattr(task, "target", lambda *_: None)

@@ -23,7 +23,7 @@ from engines.torch.parallel import SingleProcess
 from engines.torch.recurrent_memory import RecurrentMemory
 from tasks.lm.recurrent import RecurrentLMTask
 from tests.helpers.runs.troubled import trained
-from tests.tasks.lm.test_lm import write_books
+from tests.helpers.tasks.layouts import write_books
 
 CELL = ["task=lm_recurrent", "dataset=pg19", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
 RECURRENT = [

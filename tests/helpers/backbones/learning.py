@@ -12,7 +12,7 @@ from cab import Backbone
 
 def losses(backbone: Backbone, loss: Callable[[Backbone], Tensor], *, enough: float) -> list[float]:
     """The losses of up to 30 steps of Adam on one batch, until one is below the share ``enough`` of the first."""
-    optimizer = torch.optim.Adam(backbone.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(backbone.parameters(), lr=3e-3)
     found: list[float] = []
     for step in range(30):
         torch.manual_seed(step)

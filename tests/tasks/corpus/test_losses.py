@@ -16,22 +16,18 @@ from torch.utils.checkpoint import checkpoint
 from backbones.layers import token_losses as few_logits
 from cab import build_backbone
 from tasks.corpus import losses
-from tasks.lm.task import LM
 from tasks.mlm.task import MLM
 from tests.helpers.command import ROOT
-from tests.tasks.lm.test_lm import Bigram, ready as ready_lm, write_books
-from tests.tasks.mlm.test_mlm import ready as ready_mlm
-
-
-def ready(name: str, folder: Path) -> LM | MLM:
-    return {"lm": ready_lm, "mlm": ready_mlm}[name](write_books(folder))
+from tests.helpers.tasks.layouts import write_books
+from tests.helpers.tasks.records import ready
+from tests.tasks.lm.test_lm import Bigram
 
 
 @pytest.mark.parametrize(("name", "backbone", "pattern"), [("lm", "gpt2", "CS"), ("mlm", "roberta", "NS")])
 def test_losses_and_gradients_are_those_of_all_logits(
     name: str, backbone: str, pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = ready(name, tmp_path)
+    task = ready(name, write_books(tmp_path))
     monkeypatch.setattr(few_logits, "AT_ONCE", 300)
     chunks: list[Tensor] = []
 
@@ -70,8 +66,7 @@ def test_losses_have_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_network_that_gives_logits_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = ready("lm", tmp_path)
-    assert isinstance(task, LM)
+    task = ready("lm", write_books(tmp_path))
     network, batch = Bigram(task.corpus.size), torch.stack([task.splits["train"][0]])
     expected = task.loss(network, batch)
     monkeypatch.setattr(losses, "LARGE", 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +19,8 @@ from tasks.glue import tables
 from tasks.glue.tables import LAYOUTS, Examples, find_files, read_table
 from tasks.glue.task import GLUE, Batch, f1, scores_of
 from tests.helpers.in_order import in_order
-
-
-def ready(dataset: str = "synthetic", folder: Path | None = None, **options: Any) -> GLUE:
-    task = GLUE(**{"dataset": dataset, "vocab_size": 300, "max_length": 40, "evaluation_batch_size": 7, **options})
-    task.check()
-    task.setup(folder)
-    return task
+from tests.helpers.tasks.layouts import write_table
+from tests.helpers.tasks.records import ready
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +28,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> GLUE:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CAB_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(tables, "SYNTHETIC_COUNTS", {"train": 200, "dev": 50})
-        return ready(vocab_size=800)
+        return ready("glue")
 
 
 class Constant(Backbone):
@@ -106,11 +100,11 @@ def test_mnli_has_two_dev_files(tmp_path: Path, caplog: pytest.LogCaptureFixture
     for name in ("original/sts-train.tsv", "dev_ids.tsv", "test_matched.tsv"):  # of official folders
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("")
-    table(folder, "mnli", *[f"{MNLI}\tneutral"] * 3, f"{MNLI}\tentailment")
+    write_table(folder, "mnli", *[f"{MNLI}\tneutral"] * 3, f"{MNLI}\tentailment")
     dev = [f"{MNLI}{4 * chr(9)}\t{label}" for label in ("neutral", "contradiction")]
-    table(folder, "mnli", *dev, file="dev_matched")
-    table(folder, "mnli", *[dev[0]] * 2, file="dev_mismatched")
-    task = ready("mnli", tmp_path, validation_fraction=0.0)
+    write_table(folder, "mnli", *dev, file="dev_matched")
+    write_table(folder, "mnli", *[dev[0]] * 2, file="dev_mismatched")
+    task = ready("glue", tmp_path, dataset="mnli", vocab_size=300, validation_fraction=0.0)
     assert "left out" not in caplog.text
     assert [metric.name for metric in task.metrics] == ["accuracy", "accuracy_mm"]
     assert task.backbone_options("")["num_classes"] == 3
@@ -125,8 +119,8 @@ def test_scores_are_learned_as_shares_of_the_best(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for split in ("train", "dev"):
         lines = [f"{i}\tm\tn\t2012\t17\tx\tx\ta\tb\t{score}" for i, score in enumerate((0.0, 2.5, 5.0))]
-        table(folder, "stsb", *lines, file=split)
-    task = ready("stsb", tmp_path, validation_fraction=0.0)
+        write_table(folder, "stsb", *lines, file=split)
+    task = ready("glue", tmp_path, dataset="stsb", vocab_size=300, validation_fraction=0.0)
     assert task.backbone_options("")["num_classes"] == 1
     batch = task.splits["train"].__getitems__([0, 1, 2])
     assert task.loss(Constant(0.5), batch).item() == pytest.approx((0.25 + 0.0 + 0.25) / 3)
@@ -170,30 +164,8 @@ def test_presets_continue_the_pretrainings_networks(preset: str, pretraining: st
 MNLI = "\t".join(["7", "p", "q", "fiction", "( a )", "( b )", "(X a)", "(X b)", "a", "b", "neutral"])
 
 
-HEADERS = {
-    "sst2": "sentence label",
-    "mrpc": "Quality|#1 ID|#2 ID|#1 String|#2 String",
-    "qqp": "id qid1 qid2 question1 question2 is_duplicate",
-    "mnli": "index promptID pairID genre parse1 parse2 parse3 parse4 sentence1 sentence2 label1 gold_label",
-    "mnli dev": "index promptID pairID genre parse1 parse2 parse3 parse4 sentence1 sentence2 label1 label2 label3 "
-    "label4 label5 gold_label",
-    "qnli": "index question sentence label",
-    "rte": "index sentence1 sentence2 label",
-    "stsb": "index genre filename year old_index source1 source2 sentence1 sentence2 score",
-}
-"""Of the official files; CoLA's have none."""
-
-
-def table(folder: Path, dataset: str, *lines: str, file: str = "train", header: bool = True) -> Path:
-    names = HEADERS.get(f"{dataset} {file[:3]}", HEADERS.get(dataset, ""))
-    first = ["\t".join(names.split("|" if "|" in names else None))] if names and header else []
-    path = folder / f"{file}.tsv"
-    path.write_text("".join(f"{line}\n" for line in [*first, *lines]))
-    return path
-
-
 def read(folder: Path, dataset: str, *lines: str) -> Examples:
-    return read_table(table(folder, dataset, *lines), LAYOUTS[dataset])
+    return read_table(write_table(folder, dataset, *lines), LAYOUTS[dataset])
 
 
 def test_each_layout(tmp_path: Path) -> None:
@@ -210,37 +182,15 @@ def test_each_layout(tmp_path: Path) -> None:
         ("stsb", scores.format("4.250"), ("a", "b"), 4.25),
     ):
         assert read(tmp_path, dataset, line) == Examples([texts], [label]), dataset
-    dev = table(tmp_path, "mnli", f"{MNLI}\tneutral\tneutral\tentailment\tneutral\tentailment", file="dev_matched")
+    dev = write_table(
+        tmp_path, "mnli", f"{MNLI}\tneutral\tneutral\tentailment\tneutral\tentailment", file="dev_matched"
+    )
     assert read_table(dev, LAYOUTS["mnli"]).labels == [2.0]
 
 
 def test_quotes_are_letters_and_a_sentence_may_be_empty(tmp_path: Path) -> None:
     lines = ['0\t"a\tb "c" d\tentailment', "1\t'\t\"\tnot_entailment", '2\t"never closed\t\tentailment']
     assert read(tmp_path, "rte", *lines).texts == [('"a', 'b "c" d'), ("'", '"'), ('"never closed', "")]
-
-
-@pytest.mark.parametrize(
-    ("dataset", "lines", "message"),
-    [
-        ("rte", ["0\ta\tb\tentailment", "1\ta\tb"], "line 3: 3 columns, expected 4"),
-        ("rte", ["0\ta\tb\tentailment", "", "1\ta\tb\tentailment"], "line 3: 1 column,"),
-        ("cola", ["gj04\t1\t\ta", "gj04\t\t*\tb"], "line 2: unknown label '' .known: 0, 1"),
-        ("mnli", [f"{MNLI}\tneutral\t\t\t\t"], "line 2: 16 columns, expected 12"),
-        ("stsb", ["0\tm\tn\t2012\t17\tx\tx\ta\tb\t5.2"], "line 2: the score must be a number from 0 to 5, got '5.2'"),
-        ("stsb", ["0\tm\tn\t2012\t17\tx\tx\ta\tb\tnan"], "line 2: the score must be a number from 0 to 5, got 'nan'"),
-        ("sst2", [], "has no example"),
-    ],
-)
-def test_what_is_refused_with_its_line(dataset: str, lines: list[str], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        read(tmp_path, dataset, *lines)
-    assert str(tmp_path / "train.tsv") in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_headers_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"line 1: no column 'sentence1' .columns: 0, a, b, entailment.: download"):
-        read_table(table(tmp_path, "rte", "0\ta\tb\tentailment", header=False), LAYOUTS["rte"])
 
 
 def test_the_broken_lines_of_qqp_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

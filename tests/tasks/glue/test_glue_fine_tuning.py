@@ -10,16 +10,9 @@ import torch
 
 from cab.cli.main import main
 from tasks.glue import tables
-from tests.tasks.glue.test_glue import table
+from tests.helpers.tasks.layouts import write_rte
 
 SMOKE = ["preset=smoke", "device=cpu", "pattern=NS", "attention=vanilla"]
-
-
-def rte(folder: Path, lines: list[str]) -> Path:
-    (folder / "glue/RTE").mkdir(parents=True)
-    for split in ("train", "dev"):
-        table(folder / "glue/RTE", "rte", *lines, file=split)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -126,11 +119,7 @@ def test_a_record_that_is_none_or_has_no_weights(
 
 def test_an_official_layout_is_fine_tuned(results: Path, tmp_path: Path) -> None:
     """RTE's files with the dictionary of the pretraining, which splits other words into their letters."""
-    lines = [
-        f'{i}\tanna "keeps" a lamp .\tit is {word} .\t{label}'
-        for i, (word, label) in enumerate([("hers", "entailment"), ("lost", "not_entailment")] * 8)
-    ]
-    folder = rte(tmp_path, lines)
+    folder = write_rte(tmp_path)
     assert fine_tune(results, tmp_path / "own", "dataset=rte", f"data_root={folder}", "trainer.max_steps=2") == 0
     [path] = (tmp_path / "own").glob("*.json")
     record = json.loads(path.read_text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,20 +17,8 @@ from tasks.corpus.facts import THINGS, Facts
 from tasks.corpus.tokens import END, NUM_SPECIAL, PAD, UNKNOWN, Corpus, read_corpus
 from tasks.lm.task import LM
 from tests.helpers.in_order import in_order
-
-TEXT = "It was a cold bright day, and the clocks struck thirteen.\n\nNobody looked up; nobody ever did here.\n"
-
-
-def write_books(folder: Path, **changes: str) -> Path:
-    """A small corpus in PG-19's layout; ``changes`` replaces books by name."""
-    books = {"train": {"1": TEXT * 8, "2": "Another book, of ten words or more, so it stays.\n" * 6}}
-    books["validation"] = {"3": TEXT * 2}
-    books["test"] = {"4": TEXT * 2 + "Zürich and Δelphi are new.\n", "5": TEXT}
-    for split, texts in books.items():
-        (folder / split).mkdir(parents=True)
-        for name, text in texts.items():
-            (folder / split / f"{name}.txt").write_text(changes.get(f"book{name}", text))
-    return folder
+from tests.helpers.tasks.layouts import TEXT, write_books
+from tests.helpers.tasks.records import ready
 
 
 @pytest.fixture
@@ -103,17 +90,9 @@ class Bigram(Backbone):
         return self.table[tokens if selected is None else tokens.flatten()[selected]]
 
 
-def ready(folder: Path | None, **options: Any) -> LM:
-    defaults = {"dataset": "pg19", "vocab_size": 300, "block_len": 16, "context_lengths": (8, 32)}
-    task = LM(**{**defaults, **options})
-    task.check()
-    task.setup(folder)
-    return task
-
-
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_perplexity_is_the_likelihood_of_every_token(batch_size: int, tmp_path: Path) -> None:
-    task = ready(write_books(tmp_path), evaluation_batch_size=batch_size)
+    task = ready("lm", write_books(tmp_path), evaluation_batch_size=batch_size)
     backbone = Bigram(task.corpus.size).eval()
     stream = task.corpus.read("test", 0, len(task.corpus.files["test"]))
     log_probabilities = backbone.table.double().log_softmax(dim=-1).detach().numpy()
@@ -126,7 +105,7 @@ def test_perplexity_is_the_likelihood_of_every_token(batch_size: int, tmp_path: 
 
 
 def test_the_baseline_is_the_share_in_training(tmp_path: Path) -> None:
-    task = ready(write_books(tmp_path))
+    task = ready("lm", write_books(tmp_path))
     counts = task.corpus.counts + 1.0
     stream = task.corpus.read("test", 0, len(task.corpus.files["test"]))
     expected = math.exp(-np.log(counts / counts.sum())[stream].mean())
@@ -134,7 +113,7 @@ def test_the_baseline_is_the_share_in_training(tmp_path: Path) -> None:
 
 
 def test_a_context_past_the_positions_is_not_possible(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    task = ready(write_books(tmp_path))
+    task = ready("lm", write_books(tmp_path))
     options = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "num_layers": 1, "vocab_size": task.corpus.size}
     backbone = build_backbone("gpt2", attention="vanilla", pattern="CS", positions="learned", max_length=16, **options)
     with torch.no_grad():
@@ -146,24 +125,6 @@ def test_a_context_past_the_positions_is_not_possible(tmp_path: Path, caplog: py
     assert (tmp_path / "samples.txt").stat().st_size > 0
 
 
-BROKEN = {
-    "no split": (lambda f: [p.unlink() for p in (f / "test").glob("*")], r"no books at .*test.*cab data download pg19"),
-    "not utf-8": (
-        lambda f: (f / "train" / "1.txt").write_bytes(b"caf\xe9 is not utf-8"),
-        r"1\.txt, line 1: byte 3 is not UTF-8",
-    ),
-    "one word": (lambda f: [p.write_text("Word") for p in (f / "validation").glob("*")], "no book of validation"),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_bad_books_are_named(name: str, tmp_path: Path) -> None:
-    damage, message = BROKEN[name]
-    damage(write_books(tmp_path))
-    with pytest.raises(UserError, match=message):
-        ready(tmp_path)
-
-
 def test_a_book_of_one_word_is_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     corpus = read_corpus(folder_books(write_books(tmp_path, book5="Word\n")), tokenizer=None, vocab_size=300)
     assert "left out 1 book of test with fewer than 10 words" in caplog.text
@@ -172,7 +133,7 @@ def test_a_book_of_one_word_is_left_out_and_counted(tmp_path: Path, caplog: pyte
 
 @pytest.fixture(scope="module")
 def generated() -> LM:
-    return ready(None, dataset="synthetic", vocab_size=800, block_len=128, loss_on="answers")
+    return ready("lm", None, dataset="synthetic", vocab_size=800, block_len=128, loss_on="answers")
 
 
 def test_a_block_is_a_chapter_and_its_answers_count(generated: LM) -> None:
@@ -203,7 +164,7 @@ def test_the_loss_is_that_of_the_answers(generated: LM) -> None:
 
 
 def test_a_chapter_with_32_names_is_a_block_of_144_tokens() -> None:
-    task = ready(None, dataset="synthetic", vocab_size=1000, names=32, block_len=144, loss_on="answers")
+    task = ready("lm", None, dataset="synthetic", vocab_size=1000, names=32, block_len=144, loss_on="answers")
     blocks = task.splits["train"].__getitems__([0, 7, 511])
     assert all(task.corpus.text(block[1:].tolist()).startswith("Kept") for block in blocks)
     assert (task.is_scored(blocks[:, 1:]).sum(dim=1) == 48).all()
@@ -233,8 +194,8 @@ def test_distances_are_to_the_fact_or_to_the_same_answer(generated: LM) -> None:
 
 
 def test_answers_alone_are_of_generated_books_with_their_words(tmp_path: Path) -> None:
-    books = ready(write_books(tmp_path), loss_on="answers")
+    books = ready("lm", write_books(tmp_path), loss_on="answers")
     assert "word_ppl" in {metric.name for metric in books.metrics}
     assert "unigram" in books.baselines()
     with pytest.raises(UserError, match="vocab_size to 800"):
-        ready(None, dataset="synthetic", vocab_size=300, loss_on="answers")
+        ready("lm", None, dataset="synthetic", vocab_size=300, loss_on="answers")

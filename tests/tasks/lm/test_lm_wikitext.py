@@ -10,33 +10,21 @@ from typing import Any
 import pytest
 import torch
 
-from cab import UserError
 from cab.metric import mean_over_batches
 from tasks.corpus.blocks import Blocks
 from tasks.corpus.books import wikitext
 from tasks.corpus.losses import OTHER, REPEATED, ends_repeated_bigram, repeat_sums
 from tasks.corpus.tokens import END, NUM_SPECIAL, perplexity
-from tasks.lm.task import LM
 from tests.helpers.in_order import in_order
+from tests.helpers.tasks import records
+from tests.helpers.tasks.layouts import ARTICLE, write_wikitext
 from tests.tasks.lm.test_lm import Bigram
 
-ARTICLE = " \n = Lobsters = \n \n The <unk> lobster weighs 0 @.@ 7 kg , or more . \n It may live 50 years . \n"
 
-
-def write(folder: Path, ending: str = "wiki.{}.tokens", name: str = "wikitext-103") -> Path:
-    place = folder / name
-    place.mkdir()
-    for split, text in (("train", ARTICLE * 40), ("valid", ARTICLE * 3), ("test", ARTICLE * 5 + " A crab . \n")):
-        (place / ending.format(split)).write_text(text)
-    return folder
-
-
-def ready(folder: Path, **options: Any) -> LM:
-    usual = {"dataset": "wikitext103", "tokenizer": "words", "block_len": 16, "context_lengths": ()}
-    task = LM(**{**usual, **options})
-    task.check()
-    task.setup(folder)
-    return task
+def ready(folder: Path, **options: Any) -> Any:
+    return records.ready(
+        "lm", folder, **{"dataset": "wikitext103", "tokenizer": "words", **options, "context_lengths": ()}
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,12 +36,12 @@ def ready(folder: Path, **options: Any) -> LM:
     ],
 )
 def test_files_of_either_kind_are_found(tmp_path: Path, ending: str, name: str, dataset: str) -> None:
-    books = wikitext(dataset, write(tmp_path, ending, name))
+    books = wikitext(dataset, write_wikitext(tmp_path, ending, name))
     assert list(books.read("validation")) == [ARTICLE * 3]
 
 
 def test_words_are_tokens_and_lines_have_ends(tmp_path: Path) -> None:
-    task = ready(write(tmp_path))
+    task = ready(write_wikitext(tmp_path))
     corpus = task.corpus
     assert corpus.words == {"train": 40 * 26, "validation": 3 * 26, "test": 5 * 26 + 4}
     assert len(corpus.files["validation"]) == corpus.words["validation"]  # a token a word, and one a line
@@ -77,7 +65,7 @@ def test_the_published_counts(tmp_path: Path, samples: Path) -> None:
 
 @pytest.mark.parametrize("tokenizer", ["words", None])
 def test_perplexity_is_per_word_whatever_the_tokenizer(tmp_path: Path, tokenizer: str | None) -> None:
-    task = ready(write(tmp_path), tokenizer=tokenizer, vocab_size=280, overlap=5)
+    task = ready(write_wikitext(tmp_path), tokenizer=tokenizer, vocab_size=280, overlap=5)
     network = Bigram(task.corpus.size)
     scores = task.evaluate(network, in_order)
     assert set(scores) == {metric.name for metric in task.metrics}
@@ -90,7 +78,7 @@ def test_perplexity_is_per_word_whatever_the_tokenizer(tmp_path: Path, tokenizer
 
 @pytest.mark.parametrize("overlap", [0, 1, 11])
 def test_overlapping_blocks_score_every_token_once(tmp_path: Path, overlap: int) -> None:
-    corpus = ready(write(tmp_path)).corpus
+    corpus = ready(write_wikitext(tmp_path)).corpus
     blocks = Blocks(corpus, "test", 12, overlap=overlap)
     items = [blocks[i].tolist() for i in range(len(blocks))]
     stream = corpus.read("test", 0, len(corpus.files["test"])).tolist()
@@ -98,15 +86,6 @@ def test_overlapping_blocks_score_every_token_once(tmp_path: Path, overlap: int)
     assert [token for tokens in new for token in tokens] == stream
     assert all(new)
     assert max(map(len, items)) == 13
-
-
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no wiki\.train\.tokens or wiki\.train\.raw or train\.txt in wikitext-2, "):
-        ready(tmp_path, dataset="wikitext2")
-    write(tmp_path)
-    (tmp_path / "wikitext-103" / "wiki.test.tokens").write_bytes(b"caf\xe9 \n")
-    with pytest.raises(UserError, match=r"wiki\.test\.tokens, line 1: byte 3 is not UTF-8"):
-        ready(tmp_path)
 
 
 # --- tokens that end a repeated bigram ---
@@ -123,7 +102,7 @@ def test_marks_of_repeated_bigrams_equal_a_loop_and_rows_are_independent() -> No
 
 
 def test_perplexities_of_repeated_bigrams(tmp_path: Path) -> None:
-    task = ready(write(tmp_path), block_len=40)
+    task = ready(write_wikitext(tmp_path), block_len=40)
     backbone = Bigram(task.corpus.size)
     scores = task.evaluate(backbone, in_order)
     losses: dict[bool, list[float]] = {True: [], False: []}

@@ -21,24 +21,17 @@ from tasks.corpus.tokens import END, PAD
 from tasks.lm.recurrence import BatchedBooks, BookChunks
 from tasks.lm.recurrent import RecurrentLMTask
 from tests.helpers.in_order import in_order
-from tests.tasks.lm.test_lm import TEXT, write_books
+from tests.helpers.tasks.layouts import TEXT, write_books
+from tests.helpers.tasks.records import ready
 
 LENGTH, REMEMBERED = 16, 24
-
-
-def ready(folder: Path | None, *, memory_length: int = REMEMBERED, **options: Any) -> RecurrentLMTask:
-    defaults = {"dataset": "pg19", "vocab_size": 300, "block_len": LENGTH, "context_lengths": (8, 16, 56)}
-    task = RecurrentLMTask(**{**defaults, "memory_length": memory_length, **options})
-    task.check()
-    task.setup(folder)
-    return task
 
 
 @pytest.fixture
 def task(tmp_path: Path) -> RecurrentLMTask:
     folder = write_books(tmp_path)
     (folder / "test" / "6.txt").write_text(TEXT * 3 + "It ends within a block.\n")
-    return ready(folder)
+    return ready("lm_recurrent", folder)
 
 
 def network(task: RecurrentLMTask, **options: Any) -> GPT2:
@@ -151,7 +144,7 @@ def test_training_goes_on_from_the_block_before_and_forgets_at_a_book(task: Recu
 def test_answers_of_generated_books_are_looked_up_in_the_block_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(books, "COUNTS", {"train": 8, "validation": 1, "test": 2})
     options = {"vocab_size": 800, "block_len": 64, "loss_on": "answers", "evaluation_batch_size": 2}
-    task = ready(None, dataset="synthetic", memory_length=64, context_tokens=512, **options)
+    task = ready("lm_recurrent", None, dataset="synthetic", memory_length=64, context_tokens=512, **options)
     baselines = task.baselines()
     assert list(baselines) == [f"look_up_{window}" for window in (0, 4, 16, 64, 128)]
     assert baselines["look_up_128"]["ppl"] == pytest.approx(1.0)
@@ -169,4 +162,4 @@ def test_answers_of_generated_books_are_looked_up_in_the_block_before(monkeypatc
 
 def test_overlap_and_recurrence_are_the_same_twice() -> None:
     with pytest.raises(UserError, match=r"set task\.overlap=0"):
-        ready(None, overlap=8)
+        ready("lm_recurrent", None, overlap=8)

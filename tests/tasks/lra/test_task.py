@@ -11,18 +11,18 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from cab import Backbone, UserError, build_backbone
+from cab import UserError, build_backbone
 from cab.config.compose import compose
 from cab.registry.names import is_generated
 from cab.registry.registries import TASKS
 from cab.registry.tables import read_table
-from cab.runner.cell import Cell, runnable_cells
+from cab.runner.cell import runnable_cells
 from cab.runner.launch import expand
 from tasks.lra.contours import dash
 from tasks.lra.pathfinder import PATHX, paint
 from tasks.lra.task import LongRangeArena
 from tests.helpers.in_order import in_order
-from tests.tasks.lra.test_listops import small_task
+from tests.helpers.tasks.records import network, ready
 
 DATASETS = TASKS.get("lra").datasets
 
@@ -31,23 +31,6 @@ def composed(dataset: str, preset: str, *overrides: str) -> dict[str, Any]:
     chosen = {"task": "lra", "dataset": dataset, "backbone": "encoder", "pattern": "NS", "attention": "vanilla"}
     named = [f"{key}={value}" for key, value in {**chosen, "preset": preset, "device": "cpu"}.items()]
     return compose([*named, *overrides])
-
-
-def network(task: LongRangeArena, attention: str = "vanilla", **options: Any) -> Backbone:
-    torch.manual_seed(0)
-    sizes = {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "dropout": 0.0, "attention_dropout": 0.0}
-    return build_backbone(
-        "encoder", attention=attention, pattern="NS", **{**sizes, **task.backbone_options("encoder"), **options}
-    )
-
-
-@pytest.mark.parametrize("preset", ["paper", "mini"])
-def test_every_preset_has_a_row_for_every_data_set(preset: str) -> None:
-    assert {row["dataset"] for row in read_table("lra") if row["preset"] == preset} == set(DATASETS)
-    for dataset in ("retrieval", "pathx_synthetic"):
-        cell = Cell.from_config(composed(dataset, preset))
-        cell.task.check()
-        assert cell.config.trainer.schedule == "linear"
 
 
 def test_preset_paper_is_the_published_training() -> None:
@@ -76,15 +59,15 @@ def test_a_sweep_that_names_no_data_set_takes_the_official_ones() -> None:
 
 
 def test_padding_changes_nothing_and_the_published_mean_is_of_the_padded_length() -> None:
-    task = small_task()
-    net = network(task).eval()
+    task = ready("lra")
+    net = network("lra", task).eval()
     batch = task.splits["test"].__getitems__([0, 1, 2, 3])
     logits = task.logits(net, batch)
     padded = batch._replace(texts=(torch.nn.functional.pad(batch.texts[0], (0, 2)),))
     assert torch.allclose(logits, task.logits(net, padded), atol=1e-5)
     alone = torch.cat([task.logits(net, task.splits["test"].__getitems__([row])) for row in range(4)])
     assert torch.allclose(logits, alone, atol=1e-5)
-    published = network(task, pooling="padded_mean").eval()
+    published = network("lra", task, pooling="padded_mean").eval()
     real = (batch.texts[0] > 0).sum(dim=1, keepdim=True)
     seen: list[Tensor] = []
     for each in (net, published):
@@ -114,8 +97,8 @@ def test_a_pair_is_read_by_one_network() -> None:
 
 
 def test_scores_are_percent_of_the_whole_part() -> None:
-    task = small_task()
-    net = network(task).eval()
+    task = ready("lra")
+    net = network("lra", task).eval()
     rows = task.splits["test"]
     with torch.no_grad():
         right = task.logits(net, rows.__getitems__(list(range(len(rows))))).argmax(-1) == rows.labels

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -124,81 +123,6 @@ def test_american_dates_of_the_weather_file(tmp_path: Path) -> None:
     np.testing.assert_allclose(series.calendar[hours], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("dataset", "file", "columns", "rows", "message"),
-    [
-        ("weather", "WTH.csv", WEATHER, 35_063, r"WTH\.csv: 35,063 rows.*needs 35,064.*download"),
-        ("etth1", "ETTh1.csv", ETT, 14_399, r"ETTh1\.csv: 14,399 rows.*needs 14,400.*download"),
-        ("weather", "WTH.csv", [*WEATHER[:-1], "OT"], 9, r"WTH\.csv: .* the target 'WetBulbCelsius'; .*correct"),
-        ("weather", "WTH.csv", WEATHER[2:], 9, r"WTH\.csv: .* then 12 columns .* found 10.*correct"),
-    ],
-)
-def test_files_of_another_edition(
-    dataset: str, file: str, columns: list[str], rows: int, message: str, tmp_path: Path
-) -> None:
-    write(tmp_path / file, columns, rows)
-    refused(dataset, tmp_path, message)
-
-
-def edited(line: int, text: str) -> str:
-    """An ETT file whose line ``line`` (the header is line 1) is ``text``."""
-    row = "2016-07-01 {:02d}:00:00,1,2,3,4,5,6,7"
-    lines = [",".join(["date", *ETT]), *(row.format(hour) for hour in range(20))]
-    lines[line - 1] = text
-    return "\n".join(lines) + "\n"
-
-
-@pytest.mark.parametrize(
-    ("line", "text", "message"),
-    [
-        (9, "x,1,2,3,4,5,6,7", "line 9, column 'date': 'x' is not a date like 2016.*repair"),
-        (
-            9,
-            "2016-07-01 06:00:00,1,2,3,4,5,6,7",
-            "line 9, column 'date': '2016-07-01 06:00:00' is not 60 minutes after",
-        ),
-        (9, "2016-07-01 07:15:00,1,2,3,4,5,6,7", "line 9, column 'date': '2016-07-01 07:15:00' is not 60 .* 06:00:00'"),
-        (9, "2016-07-01 07:00:00,1,,3,4,5,6,7", "line 9, column 'HULL': 'nan' is not a finite.*repair"),
-        (9, "2016-07-01 07:00:00,1,2,3,4,5,six,7", "line 9, column 'LULL': 'six' is not a finite.*repair"),
-        (9, "2016-07-01 07:00:00,1,2,3,4,5,6,7,8", "cannot be read as CSV .*line 9 has 9 columns, line 1 8.*download"),
-        (
-            1,
-            "HUFL,HULL,MUFL,MULL,LUFL,LULL,OT,date",
-            "expected the column 'date', .* found 7 after 'HUFL': HULL,.*; correct",
-        ),
-        (1, "date,HUFL,HULL,MUFL,MULL,LUFL,LULL,Oil", "the target 'OT'; found 7 after 'date': .*Oil; correct"),
-    ],
-)
-def test_a_bad_line_is_named(line: int, text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "ETTh1.csv").write_text(edited(line, text))
-    refused("etth1", tmp_path, r"ETTh1\.csv.*" + message)
-
-
-@pytest.mark.parametrize("content", [b"", b"\n", b"\x1f\x8b\x08junk", b"\xff\xfe\x00date"])
-@pytest.mark.parametrize("name", ["ETTh1.csv", "ETTh1.csv.gz"])
-def test_no_table_at_all(content: bytes, name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(content)
-    refused("etth1", tmp_path, name.replace(".", r"\.") + r".*(download|correct)")
-
-
-def refused(dataset: str, root: Path | None, message: str) -> None:
-    with pytest.raises(UserError, match=message) as error:
-        read_series(dataset, root)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(("row", "value"), [(7, "1e200"), (16_000, "1e39"), (16_000, "1e308")])
-def test_a_value_too_large_to_be_standardized_is_named(row: int, value: str, tmp_path: Path) -> None:
-    """A deviation that overflows would make its channel constant; a value that overflows float32 is infinite."""
-    write(tmp_path / "ETTh1.csv", ETT, 17_420)
-    lines = (tmp_path / "ETTh1.csv").read_text().splitlines()
-    cells = lines[row - 1].split(",")
-    cells[2] = value
-    (tmp_path / "ETTh1.csv").write_text("\n".join([*lines[: row - 1], ",".join(cells), *lines[row:], ""]))
-    with pytest.raises(UserError, match=rf"line {row:d}, column '{ETT[1]}': '.*' is too large to be standardized"):
-        read_series("etth1", tmp_path)
-
-
 def test_a_constant_channel_is_only_centered() -> None:
     """Its deviation is not 0, but the rounding error of its mean."""
     values = np.full((2000, 2), 14.62)
@@ -209,25 +133,6 @@ def test_a_constant_channel_is_only_centered() -> None:
     assert abs(scaled[0, 0]) < 1e-6
     assert scaled[-1, 0] == pytest.approx(0.01, abs=1e-6)
     assert scaled[:1000, 1].std() == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda text: text.replace("HUFL", "OT", 1), "line 1: the column 'OT' occurs more than once"),
-        (lambda text: text.replace("7\n", "7,\n"), "line 2 has 9 columns, line 1 8"),
-        (lambda text: text.replace("7\n", "True\n"), "line 2, column 'OT': 'True' is not a finite number"),
-        (lambda text: text.replace("\n", "\n\n", 2), "line 2 has 1 column, line 1 8"),
-        (lambda text: text.replace(",", ";"), "expected the column 'date'"),
-        (lambda text: text[:-4], "line 21 has 7 columns, line 1 8"),
-        (lambda text: text * 2, "line 22, column 'HUFL': 'HUFL' is not a finite number"),
-        (lambda text: text.replace("7\n", "1_000\n"), "line 2, column 'OT': '1_000' is not a finite number"),
-    ],
-)
-def test_tables_of_other_tools_are_named(change: Callable[[str], str], message: str, tmp_path: Path) -> None:
-    header = ",".join(["date", *ETT])
-    (tmp_path / "ETTh1.csv").write_text(change(edited(1, header)))
-    refused("etth1", tmp_path, r"ETTh1\.csv.*" + message)
 
 
 def own(folder: Path, **options: object) -> LSTF:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from backbones.layers.points import nearest_points
-from cab import UserError
 from cab.metric import mean_scores
 from tasks.pcc.data import read_pcd
 from tasks.pcc.synthetic import generate_shape
 from tasks.pcc.task import PCC, chamfer_l1, chamfer_l2, cloud_scores, distances, f_score, mirrored, nearest
 from tests.helpers.in_order import in_order
+from tests.helpers.tasks.layouts import write_pcd, write_pcn
+from tests.helpers.tasks.records import ready
 
 
 def clouds(seed: int = 0, n: int = 70, m: int = 110) -> tuple[Tensor, Tensor]:
@@ -85,21 +85,6 @@ def test_a_degenerate_cloud_has_a_score(value: float) -> None:
     assert not math.isfinite(scores["cd_l2"])
 
 
-HEADER = (
-    "# .PCD v0.7\nVERSION 0.7\nFIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nCOUNT 1 1 1\nWIDTH {n}\nHEIGHT 1\nPOINTS {n}\n"
-)
-
-
-def write_pcd(path: Path, points: np.ndarray, *, binary: bool = True) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    header = HEADER.format(n=len(points))
-    if binary:
-        path.write_bytes((header + "DATA binary\n").encode() + points.astype("<f4").tobytes())
-    else:
-        rows = "\n".join(" ".join(f"{v:.9g}" for v in point) for point in points.astype(np.float32))
-        path.write_text(header + "DATA ascii\n" + rows + "\n")
-
-
 @pytest.mark.parametrize("binary", [True, False])
 def test_files_come_back(binary: bool, tmp_path: Path) -> None:
     points = np.random.default_rng(1).normal(size=(17, 3)).astype(np.float32)
@@ -107,75 +92,8 @@ def test_files_come_back(binary: bool, tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_pcd(tmp_path / "a.pcd"), points)
 
 
-def cloud(data: bytes, kind: str = "ascii", n: int = 1, **header: str) -> bytes:
-    """A file whose header says ``n`` points, and what ``header`` replaces."""
-    lines = [line.split(" ", 1) for line in HEADER.format(n=n).splitlines()]
-    return (
-        "".join(f"{name} {header.get(name, value)}\n" for name, value in lines).encode()
-        + b"DATA %b\n" % kind.encode()
-        + data
-    )
-
-
-BROKEN = {
-    "no header": (b"hello\nworld\n", "not a .pcd file"),
-    **{
-        f"{name} {value}": (cloud(b"\0" * 24, "binary", n=2, **{name: value}), message)
-        for name, value, message in (
-            ("FIELDS", "x y rgb", "FIELDS must be x y z, got 'x y rgb'"),
-            ("SIZE", "8 8 8", "SIZE must be 4 4 4, got '8 8 8'"),
-            ("TYPE", "I I I", "TYPE must be F F F, got 'I I I'"),
-            ("COUNT", "1 1 2", "COUNT must be 1 1 1, got '1 1 2'"),
-            ("POINTS", "many", "has 2 points, and its header gives many"),
-        )
-    },
-    "compressed": (cloud(b"", "binary_compressed"), "binary_compressed"),
-    "cut binary": (cloud(b"\0" * 24, "binary", n=5), "has 2 points, and its header gives 5"),
-    "long binary": (cloud(b"\0" * 13, "binary", n=1), "truncated or damaged"),
-    "cut ascii": (cloud(b"1 2 3\n4 5 6\n0.7", n=3), "line 13: expected three numbers, got '0.7'"),
-    "short ascii": (cloud(b"1 2 3\n", n=3), "has 1 point, and its header gives 3"),
-    "long ascii": (cloud(b"1 2 3\n4 5 6\n", n=1), "has 2 points, and its header gives 1"),
-    "four numbers": (cloud(b"1 2 3 4\n", n=1), "line 11: expected three numbers, got '1 2 3 4'"),
-    "text": (cloud(b"1 2 3\n1 two 3\n", n=2), "line 12: expected three numbers"),
-    "nan": (cloud(b"1 2 3\n1 nan 3\n", n=2), "line 12: the point is NaN or infinite"),
-    "empty": (cloud(b"", "binary", n=0), "has 0 points, and its header gives 0"),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_broken_files_are_named(name: str, tmp_path: Path) -> None:
-    content, message = BROKEN[name]
-    (tmp_path / "b.pcd").write_bytes(content)
-    with pytest.raises(UserError, match=message) as error:
-        read_pcd(tmp_path / "b.pcd")
-    assert "b.pcd" in str(error.value)
-
-
-def write_pcn(folder: Path) -> Path:
-    """Two shapes to train on, one for each other split, in PCN's layout."""
-    rng = np.random.default_rng(3)
-    names = {"train": ["a", "b"], "val": ["c"], "test": ["d"]}
-    (folder / "pcc").mkdir(parents=True)
-    (folder / "pcc" / "PCN.json").write_text(json.dumps([{"taxonomy_id": "01", "taxonomy_name": "x", **names}]))
-    for split, shapes in names.items():
-        for shape in shapes:
-            complete = rng.uniform(0.1, 0.5, size=(60, 3))
-            write_pcd(folder / "pcc" / split / "complete" / "01" / f"{shape}.pcd", complete)
-            for view in range(8 if split == "train" else 1):
-                seen = complete[: 20 + view]
-                write_pcd(folder / "pcc" / split / "partial" / "01" / shape / f"{view:02d}.pcd", seen, binary=False)
-    return folder
-
-
-def ready(folder: Path | None, **options: Any) -> PCC:
-    task = PCC(**{"dataset": "pcn", "partial_points": 24, "complete_points": 50, **options})
-    task.check()
-    task.setup(folder)
-    return task
-
-
 def test_views_points_and_mirrors_are_drawn_in_training_only(tmp_path: Path) -> None:
-    task = ready(write_pcn(tmp_path))
+    task = ready("pcc", write_pcn(tmp_path))
     filled, signs = set(), set()
     for seed in range(40):
         torch.manual_seed(seed)
@@ -202,8 +120,8 @@ class Shift(nn.Module):
 
 
 def test_the_part_that_chooses_and_the_ones_that_are_scored(tmp_path: Path) -> None:
-    published = ready(write_pcn(tmp_path), validation_split="test")
-    sound = ready(tmp_path)
+    published = ready("pcc", write_pcn(tmp_path), validation_split="test")
+    sound = ready("pcc", tmp_path)
     network: Any = Shift()
     scores, fair = published.evaluate(network, in_order), sound.evaluate(network, in_order)
     assert set(scores) == {m.name for m in published.metrics}
@@ -221,19 +139,11 @@ def self_made(task: PCC, split: str) -> tuple[Tensor, Tensor]:
 
 
 def test_batch_norms_decay_by_epochs(tmp_path: Path) -> None:
-    task = ready(write_pcn(tmp_path), batch_norm="decaying")
+    task = ready("pcc", write_pcn(tmp_path), batch_norm="decaying")
     network: Any = nn.Sequential(nn.BatchNorm1d(3))
     for epoch, momentum in ((0, 0.9), (21, 0.45), (10_000, 0.01)):
         task.begin_epoch(network, epoch)
         assert network[0].momentum == pytest.approx(momentum)
-
-
-def test_a_missing_shape_is_named_and_counted(tmp_path: Path) -> None:
-    write_pcn(tmp_path)
-    for view in (3, 5):
-        (tmp_path / "pcc" / "train" / "partial" / "01" / "b" / f"{view:02d}.pcd").unlink()
-    with pytest.raises(UserError, match=r"b/03\.pcd and 1 more"):
-        ready(tmp_path)
 
 
 def test_mirror_images_of_a_view() -> None:

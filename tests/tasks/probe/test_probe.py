@@ -11,7 +11,6 @@ from torch import Tensor
 from cab import Backbone, Pattern, UserError, build_backbone
 from cab.config.compose import compose
 from cab.registry.registries import TASKS
-from cab.registry.tables import read_table
 from cab.runner.cell import Cell, runnable_cells
 from tasks.probe.batches import IGNORE_INDEX, query_logits
 from tasks.probe.task import Probe
@@ -117,17 +116,6 @@ def test_a_probe_is_not_asked_in_a_pattern_that_it_has_not() -> None:
 def composed(dataset: str, preset: str, *overrides: str, pattern: str = "CS") -> dict[str, Any]:
     chosen = {"task": "probe", "dataset": dataset, "backbone": "mixer", "pattern": pattern, "attention": "vanilla"}
     return compose([*(f"{key}={value}" for key, value in {**chosen, "preset": preset}.items()), *overrides])
-
-
-@pytest.mark.parametrize("preset", ["paper", "mini"])
-def test_every_preset_has_a_row_for_every_data_set(preset: str) -> None:
-    entry = TASKS.get("probe")
-    rows = {row["dataset"]: row for row in read_table("probe") if row["preset"] == preset}
-    assert rows.keys() == set(entry.datasets)
-    for dataset in ("recall", "addition"):
-        cell = Cell.from_config(composed(dataset, preset, "device=cpu"))
-        cell.task.check()
-        assert cell.config.trainer.schedule == "cosine"
 
 
 def test_the_network_keeps_to_its_pattern() -> None:

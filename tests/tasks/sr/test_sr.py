@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 
-from cab import UserError
 from cab.metric import mean_scores
 from cab.runner.evaluation import DeviceBatches
 from tasks.sr.data import center_crop, degrade, render
 from tasks.sr.diffusion import Diffusion
-from tasks.sr.task import SR, similarity, to_uint8
+from tasks.sr.task import similarity, to_uint8
 from tests.helpers.in_order import in_order
+from tests.helpers.tasks.layouts import write_faces
+from tests.helpers.tasks.records import ready
 
 
 def test_shorter_schedules_end_near_the_noise_of_the_published_one() -> None:
@@ -53,53 +51,25 @@ def test_sampling_with_the_true_noise_finds_the_image() -> None:
     torch.testing.assert_close(found, image, atol=1e-4, rtol=1e-3)
 
 
-def test_samples_do_not_depend_on_the_batch() -> None:
-    diffusion = Diffusion(5)
-    like = torch.zeros(3, 3, 4, 4)
-    together = diffusion.sample(lambda x, _: 0.1 * x, like, [4, 5, 6])
-    alone = diffusion.sample(lambda x, _: 0.1 * x, like[:1], [5])
-    assert torch.equal(together[1], alone[0])
-    assert not torch.equal(together[0], together[1])
-
-
 def test_bytes_are_rounded() -> None:
     x = torch.tensor([-1.2, -1.0, 0.0, 0.5, 1.0]).view(1, 1, 1, 5).expand(1, 3, 1, 5)
     assert to_uint8(x)[0, 0, :, 0].tolist() == [0, 0, 128, 191, 255]
 
 
-def write_images(folder: Path, count: int = 5) -> Path:
-    """SR3's layout, 8 to 16 pixels."""
-    for kind in ("hr_16", "sr_8_16"):
-        (folder / "sr" / "ffhq_8_16" / kind).mkdir(parents=True)
-    for i in range(count):
-        image = render(i, 8, 16)
-        Image.fromarray(image).save(folder / "sr" / "ffhq_8_16" / "hr_16" / f"{i:05d}.png")
-        Image.fromarray(degrade(image, 8)).save(folder / "sr" / "ffhq_8_16" / "sr_8_16" / f"{i:05d}.png")
-    return folder
-
-
-def ready(folder: Path | None, **options: Any) -> SR:
-    defaults = {"dataset": "ffhq", "low_resolution": 8, "high_resolution": 16, "num_held_out": 2, "diffusion_steps": 3}
-    task = SR(**{**defaults, **options})
-    task.check()
-    task.setup(folder)
-    return task
-
-
 def test_both_layouts_give_the_same_pairs(tmp_path: Path) -> None:
-    task = ready(write_images(tmp_path))
+    task = ready("sr", write_faces(tmp_path))
     assert (len(task.splits["train"]), task.config_variant) == (3, "held out 2")
     raw = tmp_path / "raw" / "sr" / "ffhq"
     raw.mkdir(parents=True)
     for path in (tmp_path / "sr" / "ffhq_8_16" / "hr_16").iterdir():
         (raw / path.name).write_bytes(path.read_bytes())
-    other = ready(tmp_path / "raw")
+    other = ready("sr", tmp_path / "raw")
     assert np.array_equal(task.splits["train"].truth, other.splits["train"].truth)
     assert np.array_equal(task.splits["train"].blurred, other.splits["train"].blurred)
 
 
 def test_mirrors_are_drawn_for_both_images(tmp_path: Path) -> None:
-    items = ready(write_images(tmp_path)).splits["train"]
+    items = ready("sr", write_faces(tmp_path)).splits["train"]
     seen = set()
     for seed in range(8):
         torch.manual_seed(seed)
@@ -125,7 +95,7 @@ def test_only_images_that_are_scored_are_sampled(
 ) -> None:
     """And an interrupted evaluation does not sample again what it has scored."""
     monkeypatch.setattr("tasks.sr.task.PUBLISHED_IMAGES", 3)
-    task = ready(write_images(tmp_path, 7), num_held_out=5, scored_images=scored_images, evaluation_batch_size=2)
+    task = ready("sr", write_faces(tmp_path, 7), num_held_out=5, scored_images=scored_images, evaluation_batch_size=2)
     expected = mean_scores([similarity(degrade(render(i, 8, 16), 8), render(i, 8, 16)) for i in numbers])
     assert task.baselines()["bicubic"] == pytest.approx(expected, rel=1e-6)
     calls: list[int] = []
@@ -147,22 +117,3 @@ def test_only_images_that_are_scored_are_sampled(
     resumed = DeviceBatches(torch.device("cpu"), finished=tmp_path / "scores.jsonl")
     assert task.evaluate(network, resumed) == whole  # type: ignore[arg-type]
     assert sum(calls) == len(numbers) * task.diffusion_steps + 2 * min(2, len(numbers) - 2)  # steps of a batch
-
-
-def put(*shape: int) -> Callable[[Path], object]:
-    return lambda path: Image.fromarray(np.zeros(shape, dtype=np.uint8)).save(path)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda path: path.write_bytes(path.read_bytes()[:60]), r"00001\.png is not an image"),
-        (put(16, 16), r"00001\.png has mode L"),
-        (put(16, 17, 3), r"00001\.png is 17 x 16 pixels, not 16 x 16"),
-        (lambda path: (path.parents[1] / "sr_8_16" / path.name).unlink(), r"sr_8_16/00001\.png is missing"),
-    ],
-)
-def test_bad_images_are_named(damage: Callable[[Path], object], message: str, tmp_path: Path) -> None:
-    damage(write_images(tmp_path) / "sr" / "ffhq_8_16" / "hr_16" / "00001.png")
-    with pytest.raises(UserError, match=message):
-        ready(tmp_path)

@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from cab import UserError, build_backbone
-from tasks.sum.data import LEVELS, SPLITS, SUMMARY_WORDS, clean, find_pairs, generate_pair
-from tasks.sum.task import Sum, lead, right_words, rouge, split_sentences
+from tasks.sum.data import LEVELS, SUMMARY_WORDS, clean, find_pairs, generate_pair
+from tasks.sum.task import lead, right_words, rouge, split_sentences
 from tests.helpers.in_order import in_order
-
-SOURCE = "First one. It goes on. NEWLINE_CHAR More here. ||||| Second one. It ends."
-TARGET = "– Both say one thing. It goes on."
-
-
-def write_pairs(folder: Path, count: int = 6) -> Path:
-    (folder / "sum").mkdir(parents=True)
-    for split in SPLITS:
-        lines = [f"{SOURCE} Number {i} of {split}." for i in range(count)]
-        (folder / "sum" / f"{split}.src.cleaned").write_text("\n".join(lines) + "\n")
-        (folder / "sum" / f"{split}.tgt").write_text("\n".join(f"{TARGET} {i}" for i in range(count)) + "\n")
-    return folder
-
-
-def ready(folder: Path | None, **options: Any) -> Sum:
-    defaults = {"dataset": "multi_news", "vocab_size": 300, "source_len": 20, "target_len": 9, "min_length": 3}
-    task = Sum(**{**defaults, "max_length": 7, "evaluation_batch_size": 4, **options})
-    task.check()
-    task.setup(folder)
-    return task
+from tests.helpers.tasks.layouts import SOURCE, TARGET, write_pairs
+from tests.helpers.tasks.records import network, ready
 
 
 def test_lines_become_documents_and_summaries(tmp_path: Path) -> None:
@@ -45,7 +24,7 @@ def test_lines_become_documents_and_summaries(tmp_path: Path) -> None:
 
 
 def test_tokens_are_cut_and_framed(tmp_path: Path) -> None:
-    task = ready(write_pairs(tmp_path))
+    task = ready("sum", write_pairs(tmp_path))
     batch = task.splits["train"].__getitems__([3, 0])
     assert batch["source"] is not None
     assert batch["target"] is not None
@@ -55,7 +34,7 @@ def test_tokens_are_cut_and_framed(tmp_path: Path) -> None:
     assert batch["target"][:, 0].tolist() == [begin] * 2
     assert batch["target"][:, -1].tolist() == [end] * 2
     assert (task.splits["train"].pad, begin, end) == (1, 0, 2)
-    whole = ready(tmp_path, source_len=500, target_len=500)
+    whole = ready("sum", tmp_path, source_len=500, target_len=500)
     text = whole.bpe.decode(whole.splits["train"].__getitems__([3])["source"][0].tolist())  # type: ignore[index]
     assert text == clean(f"{SOURCE} Number 3 of train.")
 
@@ -63,7 +42,7 @@ def test_tokens_are_cut_and_framed(tmp_path: Path) -> None:
 def test_padding_is_marked(tmp_path: Path) -> None:
     folder = write_pairs(tmp_path)
     (folder / "sum" / "test.src.cleaned").write_text("Short.\n" + f"{SOURCE}\n" * 5)
-    batch = ready(folder, source_len=500).splits["test"].__getitems__([0, 1])
+    batch = ready("sum", folder, source_len=500).splits["test"].__getitems__([0, 1])
     assert batch["source_padding"] is not None
     assert batch["target_padding"] is None
     assert batch["source_padding"][0].sum() > 0 == batch["source_padding"][1].sum()
@@ -98,8 +77,8 @@ def test_sentences_are_split_by_the_rule() -> None:
 
 
 def test_validation_is_the_likelihood_of_the_tokens(tmp_path: Path) -> None:
-    task = ready(write_pairs(tmp_path))
-    backbone = network(task)
+    task = ready("sum", write_pairs(tmp_path))
+    backbone = network("sum", task).eval()
     with torch.no_grad():
         score = task.validate(backbone, in_order)
         total, count = 0.0, 0
@@ -112,23 +91,12 @@ def test_validation_is_the_likelihood_of_the_tokens(tmp_path: Path) -> None:
     assert score == pytest.approx(total / count, rel=1e-4)
 
 
-def network(task: Sum) -> Any:
-    sizes = {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1}
-    options = task.backbone_options("transformer")
-    return build_backbone("transformer", attention="vanilla", pattern="CC", **sizes, **options).eval()
-
-
+@torch.no_grad()
 @pytest.mark.parametrize("search", ["greedy", "beam"])
-def test_summaries_keep_their_lengths(search: str, tmp_path: Path) -> None:
-    task = ready(write_pairs(tmp_path), search=search, num_beams=2)
-    batch = in_order.first(task.splits["test"], 6)
-    with torch.no_grad():
-        summaries = task.summarize(network(task), batch)
-        scores = task.evaluate(network(task), in_order)
-    assert len(summaries) == 6
-    assert set(scores) == {metric.name for metric in task.metrics}
+def test_every_document_has_a_summary(search: str, tmp_path: Path) -> None:
+    task = ready("sum", write_pairs(tmp_path), search=search, num_beams=2)
+    assert len(task.summarize(network("sum", task).eval(), in_order.first(task.splits["test"], 6))) == 6
     assert [metric.name for metric in task.metrics if metric.primary] == ["rouge1", "rouge2", "rougeL"]
-    assert all(math.isfinite(value) for value in scores.values())
 
 
 def test_the_baseline_takes_first_sentences() -> None:
@@ -143,7 +111,7 @@ def test_right_words_are_counted_at_their_places() -> None:
 
 
 def test_another_summary_says_little(tmp_path: Path) -> None:
-    task = ready(write_pairs(tmp_path))
+    task = ready("sum", write_pairs(tmp_path))
     baselines = task.baselines()
     references = [reference for _, reference in task.splits["test"].read_texts()]
     expected = rouge(zip(references, [*references[1:], references[0]], strict=True))
@@ -152,33 +120,10 @@ def test_another_summary_says_little(tmp_path: Path) -> None:
     assert rouge(itertools.pairwise(generated))["rouge2"] < 50
 
 
-BROKEN = {
-    "missing": (lambda f: (f / "val.tgt").unlink(), r"no val\.tgt"),
-    "shorter": (lambda f: (f / "test.tgt").write_text("a\n"), r"test\.src\.cleaned and test\.tgt differ"),
-    "empty summary": (lambda f: (f / "train.tgt").write_text("a\nb\n\nd\ne\nf\n"), r"train\.tgt, line 3: the summary"),
-    "empty document": (
-        lambda f: (f / "train.src.cleaned").write_text("a\n ||||| \nc\nd\ne\nf\n"),
-        r"train\.src\.cleaned, line 2: the document",
-    ),
-    "not utf-8": (
-        lambda f: (f / "train.tgt").write_bytes(b"caf\xe9\n" * 6),
-        r"train\.tgt, line 1: byte 3 is not UTF-8",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_bad_files_are_named(name: str, tmp_path: Path) -> None:
-    damage, message = BROKEN[name]
-    damage(write_pairs(tmp_path) / "sum")
-    with pytest.raises(UserError, match=message):
-        ready(tmp_path)
-
-
 def test_empty_examples_can_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = write_pairs(tmp_path)
     (folder / "sum" / "train.src.cleaned").write_text("a\n ||||| \nc\nd\n\nf\n")
     (folder / "sum" / "train.tgt").write_text("a\nb\nc\n\ne\nf\n")
-    task = ready(folder, empty="skip")
+    task = ready("sum", folder, empty="skip")
     assert [summary for _, summary in task.splits["train"].read_texts()] == ["a", "c", "f"]
     assert "skipped 3 examples of train" in caplog.text

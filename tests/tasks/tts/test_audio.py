@@ -9,13 +9,9 @@ import numpy as np
 import pytest
 
 from cab import UserError
-from tasks.tts.audio import HOP, N_FFT, RATE, features, griffin_lim, mel_filters
+from tasks.tts.audio import HOP, N_FFT, features, griffin_lim, mel_filters
 from tasks.tts.phonemes import ALIGNED, ARPABET, WRITTEN, pronounce, unspoken, written_tokens
-
-
-def tone(seconds: float = 0.4, pitch: float = 180.0) -> np.ndarray:
-    time = np.arange(int(seconds * RATE)) / RATE
-    return (0.3 * sum(np.sin(2 * np.pi * pitch * k * time) / k for k in range(1, 8))).astype(np.float32)
+from tests.helpers.tasks.layouts import tone
 
 
 def test_log_mel_against_numpy() -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 import torch
 
-from cab import UserError, build_backbone
+from cab import UserError
 from cab.cli.main import main
 from cab.records.files import weights_path
 from tasks.tts.audio import HOP, RATE, features, griffin_lim, read_wave
@@ -20,40 +16,14 @@ from tasks.tts.data import Scale, Utterance, read_clips, split_at_end, split_by_
 from tasks.tts.distortion import distortions, log_mel_power, path_costs
 from tasks.tts.durations import aligned_tokens, attended_durations
 from tasks.tts.phonemes import ALIGNED, PUNCTUATION, WRITTEN, read_phones, written_tokens
-from tasks.tts.task import TTS, mean_phonemes, spoken_by_phoneme
-from tests.helpers.data.text_grid import grid
+from tasks.tts.task import mean_phonemes, spoken_by_phoneme
 from tests.helpers.in_order import in_order
-from tests.tasks.tts.test_audio import tone
-
-
-def write_ljspeech(folder: Path, *, alignments: bool = True) -> Path:
-    """Eight short clips of two chapters."""
-    (folder / "tts" / "wavs").mkdir(parents=True)
-    (folder / "tts" / "TextGrid").mkdir()
-    lines = []
-    for i in range(8):
-        name = f"LJ00{1 + i // 6}-{i:04d}"
-        soundfile.write(folder / "tts" / "wavs" / f"{name}.wav", tone(0.3 + 0.02 * i, 120 + 10 * i), RATE)
-        lines.append(f'{name}|Say "it" {i}|Say "it" twice.')
-        if alignments:
-            content = grid(
-                ("sil", 0.0, 0.05), ("S", 0.05, 0.1), ("EY1", 0.1, 0.21), ("T", 0.21, 0.28), end=0.3 + 0.02 * i
-            )
-            (folder / "tts" / "TextGrid" / f"{name}.TextGrid").write_text(content)
-    (folder / "tts" / "metadata.csv").write_text("\n".join(lines) + "\n")
-    return folder
-
-
-def ready(folder: Path | None, **options: Any) -> TTS:
-    defaults = {"dataset": "ljspeech", "num_held_out": 2, "iterations": 2, "validation_iterations": 2, "max_steps": 3}
-    task = TTS(**{**defaults, **options})
-    task.check()
-    task.setup(folder)
-    return task
+from tests.helpers.tasks.layouts import tone, write_clips
+from tests.helpers.tasks.records import network, ready
 
 
 def test_durations_are_rounded_frame_differences(tmp_path: Path) -> None:
-    splits, about = read_clips(write_ljspeech(tmp_path) / "tts", lambda names: split_at_end(names, 2))
+    splits, about = read_clips(write_clips(tmp_path) / "tts", lambda names: split_at_end(names, 2))
     utterances = splits["train"]
     assert about["alignments"] == 8
     frames = [round(t * RATE / HOP) for t in (0.05, 0.1, 0.21, 0.28)]
@@ -61,7 +31,7 @@ def test_durations_are_rounded_frame_differences(tmp_path: Path) -> None:
     assert utterances[0].start == frames[0]
     assert utterances[0].aligned == [ALIGNED[phone] for phone in ("S", "EY1", "T")]
     assert utterances[0].written[-1] == 2
-    task = ready(tmp_path)
+    task = ready("tts", tmp_path)
     batch = task.splits["train"].__getitems__([0, 1])
     assert batch["mel"].shape[1] == sum(utterances[0].durations)
     mean, deviation = task.scale.pitch
@@ -70,7 +40,7 @@ def test_durations_are_rounded_frame_differences(tmp_path: Path) -> None:
 
 
 def test_scales_are_of_the_training_part(tmp_path: Path) -> None:
-    task = ready(write_ljspeech(tmp_path))
+    task = ready("tts", write_clips(tmp_path))
     mel = np.concatenate([np.asarray(u.mel) for u in task.splits["train"].utterances])
     np.testing.assert_allclose(task.scale.mel[0], mel.mean(axis=0), atol=1e-4)
     np.testing.assert_allclose(task.scale.mel[1], mel.std(axis=0), rtol=1e-3)
@@ -79,7 +49,7 @@ def test_scales_are_of_the_training_part(tmp_path: Path) -> None:
 
 
 def test_frames_come_in_groups_of_four(tmp_path: Path) -> None:
-    task = ready(write_ljspeech(tmp_path))
+    task = ready("tts", write_clips(tmp_path))
     utterance = task.splits["train"].utterances[0]
     batch = task.splits["train"].__getitems__([0])
     frames = batch["frames"][0].reshape(-1, 80)[: len(utterance.mel)]
@@ -102,24 +72,16 @@ def test_a_split_without_clips_is_found_before_features_are_computed(
 ) -> None:
     monkeypatch.setattr("tasks.tts.data.features", None)
     monkeypatch.setattr("tasks.tts.data.checksums", None)
-    folder = write_ljspeech(tmp_path)
+    folder = write_clips(tmp_path)
     with pytest.raises(UserError, match=r"train split of ljspeech has no clips: .* set task.num_held_out=N"):
         read_clips(folder / "tts", split_by_chapter)
 
 
-SIZES = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "encoder_layers": 1, "decoder_layers": 1}
-
-
-def network(task: TTS, name: str) -> Any:
-    options = {**SIZES, **task.backbone_options(name)}
-    return build_backbone(name, attention="vanilla", pattern="NS", **options).eval()
-
-
 @pytest.mark.parametrize("given", [0, 2])
 def test_the_losses_by_hand(given: int, tmp_path: Path) -> None:
-    task = ready(write_ljspeech(tmp_path), num_prompt_steps=given)
+    task = ready("tts", write_clips(tmp_path), num_prompt_steps=given)
     batch = task.splits["train"].__getitems__([0, 3])
-    fast = network(task, "fastspeech2")
+    fast = network("tts", task, "fastspeech2").eval()
     with torch.no_grad():
         out = fast(batch["aligned"], None, durations=batch["durations"], pitch=batch["pitch"], energy=batch["energy"])
         expected = (out.mel - batch["mel"])[~out.mel_padding].abs().mean()
@@ -127,7 +89,7 @@ def test_the_losses_by_hand(given: int, tmp_path: Path) -> None:
         expected += (out.pitch - batch["pitch"]).square().mean() + (out.energy - batch["energy"]).square().mean()
         assert task.loss(fast, batch).sum().item() == pytest.approx(expected.item(), rel=1e-5)
 
-        slow = network(task, "transformer_tts")
+        slow = network("tts", task, "transformer_tts").eval()
         torch.manual_seed(1)
         got = task.loss(slow, batch).sum().item()
         torch.manual_seed(1)
@@ -147,25 +109,9 @@ def test_the_losses_by_hand(given: int, tmp_path: Path) -> None:
         assert got == pytest.approx((expected + torch.stack(stops).mean()).item(), rel=1e-4)
 
 
-@pytest.mark.parametrize(("name", "chosen_by"), [("fastspeech2", "loss"), ("transformer_tts", "mcd")])
-def test_both_networks_are_scored(name: str, chosen_by: str, tmp_path: Path) -> None:
-    task = ready(write_ljspeech(tmp_path), chosen_by=chosen_by)
-    backbone = network(task, name)
-    with torch.no_grad():
-        assert math.isfinite(task.validate(backbone, in_order))
-        scores = task.evaluate(backbone, in_order)
-        task.save_plots(backbone, in_order, tmp_path)
-    assert scores["mcd"] > 0
-    assert (tmp_path / "spectrograms.png").stat().st_size > 10_000
-    assert len(list(tmp_path.glob("*.wav"))) == 2
-    baselines = task.baselines()
-    assert set(baselines) == {"mean_frame", "mean_phoneme"}
-    assert all(scores["mcd"] > 0 for scores in baselines.values())
-
-
 def test_what_is_given_is_not_scored(tmp_path: Path) -> None:
-    task = ready(write_ljspeech(tmp_path), num_prompt_steps=2)
-    backbone = network(task, "transformer_tts")
+    task = ready("tts", write_clips(tmp_path), num_prompt_steps=2)
+    backbone = network("tts", task, "transformer_tts").eval()
     backbone.prenet.dropout = 0.0
     with torch.no_grad():
         scores = task.evaluate(backbone, in_order)
@@ -178,8 +124,8 @@ def test_what_is_given_is_not_scored(tmp_path: Path) -> None:
 
 
 def test_without_alignments_fastspeech2_says_how_to_get_them(tmp_path: Path) -> None:
-    task = ready(write_ljspeech(tmp_path, alignments=False))
-    assert network(task, "transformer_tts") is not None
+    task = ready("tts", write_clips(tmp_path, alignments=False))
+    assert network("tts", task, "transformer_tts").eval() is not None
     assert set(task.baselines()) == {"mean_frame"}
     with pytest.raises(UserError, match="Montreal Forced Aligner"):
         task.backbone_options("fastspeech2")
@@ -187,13 +133,13 @@ def test_without_alignments_fastspeech2_says_how_to_get_them(tmp_path: Path) -> 
 
 def test_durations_of_a_teacher(tmp_path: Path) -> None:
     """A record of a trained network gives every token its frames; the tokens are those of the text."""
-    folder = write_ljspeech(tmp_path / "data", alignments=False)
+    folder = write_clips(tmp_path / "data", alignments=False)
     arguments = ["run", "task=tts", "dataset=ljspeech", "backbone=transformer_tts", "attention=abc", "pattern=NS"]
     arguments += ["preset=smoke", "task.num_held_out=2", "device=cpu", f"data_root={folder}"]
     arguments += ["trainer.max_steps=2", "trainer.validate_every=2"]
     assert main([*arguments, f"results_dir={tmp_path / 'r'}"]) == 0
     [record] = (tmp_path / "r").glob("*.json")
-    task = ready(folder, teacher=str(record))
+    task = ready("tts", folder, teacher=str(record))
     for utterance in task.splits["train"].utterances:
         assert sum(utterance.durations) == len(utterance.mel)
         assert len(utterance.durations) == len(utterance.aligned) == len(utterance.written)
@@ -202,7 +148,7 @@ def test_durations_of_a_teacher(tmp_path: Path) -> None:
     assert task.fingerprint()["teacher"] == record.stem
     weights_path(record.parent, record.stem).unlink()
     with pytest.raises(UserError, match="has no weights at"):
-        ready(folder, teacher=str(record))
+        ready("tts", folder, teacher=str(record))
 
 
 def test_a_score_does_not_depend_on_the_precision_of_the_network() -> None:
@@ -237,51 +183,6 @@ def test_the_mean_sound_of_a_phoneme_by_hand() -> None:
     asked = utterance([9, 8, 5], [1, 2, 1], [0.0] * 6, start=1)
     spoken = spoken_by_phoneme(asked, means, np.array([-1.0, -1.0]))
     assert spoken[:, 0].tolist() == [-1, 7, 2, 3, -1, -1]
-
-
-WAVE, METADATA = "wavs/LJ001-0002.wav", "metadata.csv"
-
-
-def put(samples: np.ndarray, rate: int = RATE, **format: str) -> Callable[[Path], object]:
-    return lambda folder: soundfile.write(folder / WAVE, samples, rate, **format)
-
-
-def forget_text(folder: Path) -> None:
-    path = folder / METADATA
-    path.write_text(path.read_text().replace('LJ001-0003|Say "it" 3|', "LJ001-0003|"))
-
-
-def cut(path: Path, size: int) -> None:
-    with path.open("r+b") as file:
-        file.truncate(size)
-
-
-def repeat_clip(folder: Path) -> None:
-    lines = (folder / METADATA).read_text().splitlines()
-    (folder / METADATA).write_text("\n".join([*lines, lines[0]]) + "\n")
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda folder: (folder / WAVE).write_bytes(b"no wave"), r"LJ001-0002\.wav is not a wave"),
-        (put(tone(), 16000), r"LJ001-0002\.wav has 16000 Hz"),
-        (put(np.stack([tone(), tone()], axis=1)), r"LJ001-0002\.wav has 22050 Hz and shape"),
-        (put(tone()[:100]), r"LJ001-0002\.wav has 100 samples"),
-        (put(np.append(tone(), np.nan), subtype="FLOAT"), r"LJ001-0002\.wav: sample \d+ is NaN"),
-        (lambda folder: cut(folder / WAVE, 5000), r"LJ001-0002\.wav is damaged: it lacks [\d,]+ bytes"),
-        (put(tone(1.0)), r"LJ001-0002\.TextGrid is of 0\.34 s, but its wave has 1\.\d+ s"),
-        (lambda folder: (folder / WAVE).write_bytes(b""), r"LJ001-0002\.wav is not a wave"),
-        (repeat_clip, r"metadata\.csv, line 9: the clip LJ001-0000 is that of line 1 again"),
-        (lambda folder: (folder / WAVE).unlink(), r"metadata\.csv, line 3: wavs/LJ001-0002\.wav is missing"),
-        (forget_text, r"metadata\.csv, line 4: expected id\|text"),
-        (lambda folder: (folder / "TextGrid/LJ001-0004.TextGrid").unlink(), "but not of LJ001-0004"),
-    ],
-)
-def test_bad_data_is_named(damage: Callable[[Path], object], message: str, tmp_path: Path) -> None:
-    damage(write_ljspeech(tmp_path) / "tts")
-    with pytest.raises(UserError, match=message):
-        ready(tmp_path)
 
 
 def test_real_clips(samples: Path) -> None:

@@ -1,0 +1,215 @@
+"""Small files in the official layout of each published data set."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from PIL import Image
+
+from tasks.lra import images, listops
+from tasks.lra.listops import Shape, generated_trees
+from tasks.sr.data import degrade, render
+from tasks.sum.data import SPLITS
+from tasks.tts.audio import RATE
+from tests.helpers.data.text_grid import grid
+
+TEXT = "It was a cold bright day, and the clocks struck thirteen.\n\nNobody looked up; nobody ever did here.\n"
+ARTICLE = " \n = Lobsters = \n \n The <unk> lobster weighs 0 @.@ 7 kg , or more . \n It may live 50 years . \n"
+SOURCE = "First one. It goes on. NEWLINE_CHAR More here. ||||| Second one. It ends."
+TARGET = "– Both say one thing. It goes on."
+TREES = Shape(max_depth=4, max_arguments=5, min_length=5, max_length=40)
+
+
+def put(path: Path, content: str | bytes) -> Path:
+    """Write a file, and the folders that it is in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def put_lines(path: Path, lines: Iterable[str], end: str = "\n") -> Path:
+    return put(path, "".join(f"{line}{end}" for line in lines))
+
+
+def put_image(path: Path, pixels: np.ndarray) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, "PNG")
+    return path
+
+
+def write_books(folder: Path, **changes: str) -> Path:
+    """PG-19: books by split; ``changes`` replaces books by name."""
+    books = {"train/1": TEXT * 8, "train/2": "Another book, of ten words or more, so it stays.\n" * 6}
+    books |= {"validation/3": TEXT * 2, "test/4": TEXT * 2 + "Zürich and Δelphi are new.\n", "test/5": TEXT}
+    for name, text in books.items():
+        put(folder / f"{name}.txt", changes.get(f"book{name[-1]}", text))
+    return folder
+
+
+def write_wikitext(folder: Path, ending: str = "wiki.{}.tokens", name: str = "wikitext-103") -> Path:
+    for split, text in (("train", ARTICLE * 40), ("valid", ARTICLE * 3), ("test", ARTICLE * 5 + " A crab . \n")):
+        put(folder / name / ending.format(split), text)
+    return folder
+
+
+def write_pairs(folder: Path, count: int = 6) -> Path:
+    """Multi-News: a document and a summary per line."""
+    for split in SPLITS:
+        put_lines(folder / f"sum/{split}.src.cleaned", [f"{SOURCE} Number {i} of {split}." for i in range(count)])
+        put_lines(folder / f"sum/{split}.tgt", [f"{TARGET} {i}" for i in range(count)])
+    return folder
+
+
+def write_table(folder: Path, dataset: str, *lines: str, file: str = "train", header: bool = True) -> Path:
+    """A table of GLUE with the header of the official file."""
+    names = HEADERS.get(f"{dataset} {file[:3]}", HEADERS.get(dataset, ""))
+    first = ["\t".join(names.split("|" if "|" in names else None))] if names and header else []
+    return put_lines(folder / f"{file}.tsv", [*first, *lines])
+
+
+HEADERS = {
+    "sst2": "sentence label",
+    "mrpc": "Quality|#1 ID|#2 ID|#1 String|#2 String",
+    "qqp": "id qid1 qid2 question1 question2 is_duplicate",
+    "mnli": "index promptID pairID genre parse1 parse2 parse3 parse4 sentence1 sentence2 label1 gold_label",
+    "mnli dev": "index promptID pairID genre parse1 parse2 parse3 parse4 sentence1 sentence2 label1 label2 label3 "
+    "label4 label5 gold_label",
+    "qnli": "index question sentence label",
+    "rte": "index sentence1 sentence2 label",
+    "stsb": "index genre filename year old_index source1 source2 sentence1 sentence2 score",
+}
+"""CoLA's files have none."""
+
+
+def write_rte(folder: Path) -> Path:
+    pairs = [("hers", "entailment"), ("lost", "not_entailment")] * 8
+    lines = [f'{i}\tanna "keeps" a lamp .\tit is {word} .\t{label}' for i, (word, label) in enumerate(pairs)]
+    for split in ("train", "dev"):
+        write_table(folder / "glue/RTE", "rte", *lines, file=split)
+    return folder
+
+
+def write_trees(folder: Path, counts: Sequence[int] = (20, 5, 5)) -> Path:
+    """ListOps: every operator takes its arguments one by one, each in parentheses."""
+    for split, examples in generated_trees(TREES, (counts[0], counts[1], counts[2])).read():
+        lines = [f"{written(texts[0])}\t{label}" for texts, label in examples]
+        path = folder / "lra_release/lra_release/listops-1000" / listops.FILES[split]
+        put_lines(path, [listops.HEADER, *lines], end="\r\n")
+    return folder
+
+
+def written(symbols: Sequence[int]) -> str:
+    stack: list[list[str]] = [[]]
+    for symbol in symbols:
+        if 10 <= symbol < listops.CLOSE:
+            stack.append([listops.WORDS[symbol]])
+        elif symbol < 10:
+            stack[-1].append(listops.WORDS[symbol])
+        else:
+            text = stack[-1][0]
+            for word in [*stack.pop()[1:], "]"]:
+                text = f"( {text} {word} )"
+            stack[-1].append(text)
+    return stack[0][0]
+
+
+def write_reviews(folder: Path) -> Path:
+    """IMDb: a review per file, and reviews without a label."""
+    for place in ("train/neg", "train/pos", "test/neg", "test/pos"):
+        for number in range(10):
+            text = f"{place.replace('/', ' ')} {number} über\n"
+            put(folder / "aclImdb" / place / f"{number}_5.txt", text)
+    put(folder / "aclImdb/train/unsup/0_0.txt", "nobody's opinion")
+    return folder
+
+
+def write_papers(folder: Path) -> Path:
+    """AAN: pairs of papers."""
+    for split, count in (("train", 4), ("eval", 2), ("test", 2)):
+        lines = [f"{n % 2}.0\tP{n}\tQ{n}\tthe \"{split} {n}\tand 'another {n}" for n in range(count)]
+        put_lines(folder / f"lra/tsv_data/new_aan_pairs.{split}.tsv", lines)
+    return folder
+
+
+def write_batches(folder: Path, protocol: int = 2) -> Path:
+    """CIFAR-10: pickled batches."""
+    rng = np.random.default_rng(0)
+    for name, count in [*((name, 4) for name in images.TRAIN), ("test_batch", 3)]:
+        data = rng.integers(0, 256, size=(count, 3072), dtype=np.uint8)
+        batch = {b"data": data, b"labels": [n % 10 for n in range(count)], b"batch_label": name.encode()}
+        put(folder / "cifar-10-batches-py" / name, pickle.dumps(batch, protocol=protocol))
+    return folder
+
+
+def write_paths(folder: Path, name: str = "pathfinder32", side: int = 32) -> Path:
+    """Pathfinder: images, and lists of them with their labels."""
+    home = folder / "lra_release/lra_release" / name / "curv_contour_length_14"
+    for batch, count in ((0, 6), (10, 4), (2, 10)):
+        for n in range(count):
+            put_image(home / f"imgs/{batch}/sample_{n}.png", np.full((side, side), 10 * batch + n, np.uint8))
+        lines = [f"imgs/{batch} sample_{n}.png {n} {n % 2} 1.0 14 4 2 0.5 1 1" for n in range(count)]
+        put_lines(home / f"metadata/{batch}.npy", lines)
+    return folder
+
+
+PCD = "# .PCD v0.7\nVERSION 0.7\nFIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nCOUNT 1 1 1\nWIDTH {n}\nHEIGHT 1\nPOINTS {n}\n"
+
+
+def pcd(data: bytes, kind: str = "ascii", n: int = 1, **header: str) -> bytes:
+    """A cloud whose header announces ``n`` points; ``header`` replaces its entries."""
+    lines = [line.split(" ", 1) for line in PCD.format(n=n).splitlines()]
+    first = "".join(f"{name} {header.get(name, value)}\n" for name, value in lines)
+    return first.encode() + b"DATA %b\n" % kind.encode() + data
+
+
+def write_pcd(path: Path, points: np.ndarray, *, binary: bool = True) -> Path:
+    rows = "".join(" ".join(f"{v:.9g}" for v in point) + "\n" for point in points.astype(np.float32))
+    data = points.astype("<f4").tobytes() if binary else rows.encode()
+    return put(path, pcd(data, "binary" if binary else "ascii", len(points)))
+
+
+def write_pcn(folder: Path) -> Path:
+    """PCN: two shapes to train on, one for each other split."""
+    rng = np.random.default_rng(3)
+    names = {"train": ["a", "b"], "val": ["c"], "test": ["d"]}
+    put(folder / "pcc/PCN.json", json.dumps([{"taxonomy_id": "01", "taxonomy_name": "x", **names}]))
+    for split, shapes in names.items():
+        for shape in shapes:
+            complete = rng.uniform(0.1, 0.5, size=(60, 3))
+            write_pcd(folder / f"pcc/{split}/complete/01/{shape}.pcd", complete)
+            for view in range(8 if split == "train" else 1):
+                path = folder / f"pcc/{split}/partial/01/{shape}/{view:02d}.pcd"
+                write_pcd(path, complete[: 20 + view], binary=False)
+    return folder
+
+
+def write_faces(folder: Path, count: int = 5) -> Path:
+    """SR3: images of 16 pixels, and the same from 8."""
+    for i in range(count):
+        image = render(i, 8, 16)
+        put_image(folder / f"sr/ffhq_8_16/hr_16/{i:05d}.png", image)
+        put_image(folder / f"sr/ffhq_8_16/sr_8_16/{i:05d}.png", degrade(image, 8))
+    return folder
+
+
+def tone(seconds: float = 0.4, pitch: float = 180.0) -> np.ndarray:
+    time = np.arange(int(seconds * RATE)) / RATE
+    return (0.3 * sum(np.sin(2 * np.pi * pitch * k * time) / k for k in range(1, 8))).astype(np.float32)
+
+
+def write_clips(folder: Path, *, alignments: bool = True) -> Path:
+    """LJSpeech: eight short clips of two chapters."""
+    (folder / "tts/wavs").mkdir(parents=True)
+    names = [f"LJ00{1 + i // 6}-{i:04d}" for i in range(8)]
+    put_lines(folder / "tts/metadata.csv", [f'{name}|Say "it" {i}|Say "it" twice.' for i, name in enumerate(names)])
+    for i, name in enumerate(names):
+        soundfile.write(folder / f"tts/wavs/{name}.wav", tone(0.3 + 0.02 * i, 120 + 10 * i), RATE)
+        if alignments:
+            phones = ("sil", 0.0, 0.05), ("S", 0.05, 0.1), ("EY1", 0.1, 0.21), ("T", 0.21, 0.28)
+            put(folder / f"tts/TextGrid/{name}.TextGrid", grid(*phones, end=0.3 + 0.02 * i))
+    return folder

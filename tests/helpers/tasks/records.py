@@ -1,0 +1,171 @@
+"""One record per task: tiny data with their files, from which it gets the properties of tests/tasks/test_tasks.py."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from cab import Backbone, build_backbone
+from cab.registry.registries import BACKBONES, TASKS
+from tests.helpers.command import ROOT
+from tests.helpers.official_layout import ETT, write
+from tests.helpers.tasks import layouts
+
+Bounds = tuple[float, float]
+ANY: Bounds = (0.0, float("inf"))
+SHARE: Bounds = (0.0, 1.0)
+PERCENT: Bounds = (0.0, 100.0)
+PERPLEXITY: Bounds = (1.0, float("inf"))
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set of a task: what writes its files, none if it is generated, and the options that it needs."""
+
+    write: Callable[[Path], object] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Record:
+    """Tiny data sets of a task by name, what no score is beyond, and options of the task and of its networks."""
+
+    data: dict[str, Data]
+    bounds: Bounds | dict[str, Bounds]
+    options: dict[str, Any] = field(default_factory=dict)
+    network: dict[str, Any] = field(default_factory=dict)
+
+    def first(self, *, has_files: bool) -> str:
+        return next(name for name, data in self.data.items() if (data.write is not None) == has_files)
+
+    def limits(self, metric: str) -> Bounds:
+        return self.bounds if isinstance(self.bounds, tuple) else self.bounds[metric]
+
+
+ANSWERS = {"vocab_size": 800, "block_len": 64, "loss_on": "answers"}
+BOOKS = {
+    "pg19": Data(layouts.write_books),
+    "wikitext103": Data(layouts.write_wikitext, {"tokenizer": "words"}),
+    "synthetic": Data(options=ANSWERS),
+}
+LISTOPS = {"length": 40, "min_length": 5, "max_depth": 4, "max_arguments": 5, "examples": 400, "test_examples": 200}
+RECORDS = {
+    "lm": Record(BOOKS, PERPLEXITY, {"vocab_size": 300, "block_len": 16, "context_lengths": (8, 32)}),
+    "lm_recurrent": Record(
+        {**BOOKS, "synthetic": Data(options={**ANSWERS, "context_lengths": (56,)})},
+        PERPLEXITY,
+        {"vocab_size": 300, "block_len": 16, "context_lengths": (8, 16, 56), "memory_length": 24},
+    ),
+    "mlm": Record(
+        {**BOOKS, "synthetic": Data(options={**ANSWERS, "block_len": 52, "mask_share": 0.8})},
+        PERPLEXITY,
+        {"vocab_size": 300, "block_len": 40, "evaluation_batch_size": 3},
+    ),
+    "glue": Record(
+        {"rte": Data(layouts.write_rte, {"vocab_size": 300}), "synthetic": Data(options={"vocab_size": 800})},
+        SHARE,
+        {"max_length": 40, "evaluation_batch_size": 7},
+    ),
+    "lra": Record(
+        {
+            "listops": Data(layouts.write_trees, {"length": 39}),
+            "text": Data(layouts.write_reviews, {"length": 24}),
+            "retrieval": Data(layouts.write_papers, {"length": 24}),
+            "image": Data(layouts.write_batches),
+            "pathfinder": Data(layouts.write_paths),
+            "listops_synthetic": Data(options=LISTOPS),
+        },
+        PERCENT,
+    ),
+    "lstf": Record(
+        {
+            "etth1": Data(lambda folder: write(folder / "ETTh1.csv", ETT, 14_400), {"features": "S"}),
+            "synthetic": Data(options={"seq_len": 54, "pred_len": 24}),
+        },
+        ANY,
+        {"seq_len": 24, "label_len": 6, "pred_len": 12, "evaluation_batch_size": 2000},
+    ),
+    "pcc": Record(
+        {"pcn": Data(layouts.write_pcn), "synthetic": Data()},
+        {"cd_l1": ANY, "cd_l2": ANY, "f_score": SHARE},
+        {"partial_points": 24, "complete_points": 50},
+        {"first_samples": 20},
+    ),
+    "probe": Record(
+        {name: Data() for name in ("recall", "compression", "mad_noisy", "addition", "parity")},
+        {**dict.fromkeys(("accuracy", "sequences", "accuracy_longer", "sequences_longer"), SHARE), "horizon": (0, 40)},
+        {"vocab_size": 32, "length": 32, "pairs": 8, "longer_length": 40, "examples": 40, "test_examples": 20},
+    ),
+    "sr": Record(
+        {"ffhq": Data(layouts.write_faces, {"num_held_out": 2}), "synthetic": Data()},
+        {"psnr": (0.0, 100.0), "ssim": (-1.0, 1.0)},
+        {"low_resolution": 8, "high_resolution": 16, "diffusion_steps": 3},
+    ),
+    "sum": Record(
+        {"multi_news": Data(layouts.write_pairs), "synthetic": Data(options={"vocab_size": 600})},
+        PERCENT,
+        {
+            **{"vocab_size": 300, "source_len": 20, "target_len": 9, "min_length": 3, "max_length": 7},
+            "evaluation_batch_size": 4,
+        },
+    ),
+    "tts": Record(
+        {
+            "ljspeech": Data(layouts.write_clips, {"num_held_out": 2}),
+            "synthetic": Data(options={"generated": 12, "generated_held_out": 3}),
+        },
+        ANY,
+        {"iterations": 2, "validation_iterations": 2, "max_steps": 3},
+        {"prenet_dropout": 0.0},
+    ),
+}
+
+
+def ready(task: str, folder: Path | None = None, **options: Any) -> Any:
+    """A task that has read its files below ``folder``, or else generated its data, of its first such data set."""
+    record = RECORDS[task]
+    dataset = options.pop("dataset", record.first(has_files=folder is not None))
+    own = record.data[dataset].options if dataset in record.data else {}
+    made = TASKS.get(task).cls(**{"dataset": dataset, **record.options, **own, **options})
+    made.check()
+    made.setup(folder)
+    return made
+
+
+def network(task: str, made: Any, backbone: str = "", **options: Any) -> Backbone:
+    """A network for the task in the size of preset smoke, with the same weights at each call."""
+    entry = TASKS.get(task)
+    backbone = backbone or next(iter(entry.backbones))
+    sizes = yaml.safe_load((ROOT / "configs/size" / backbone / "smoke.yaml").read_text())["backbone"]
+    sizes |= {name: x for name, x in RECORDS[task].network.items() if name in BACKBONES.get(backbone).options}
+    torch.manual_seed(0)
+    return build_backbone(
+        backbone,
+        attention="vanilla",
+        pattern=str(next(iter(entry.backbones[backbone]))),
+        **{**sizes, **made.backbone_options(backbone), **options},
+    )
+
+
+FEW = {"train": 64, "val": 4, "validation": 4, "dev": 16, "test": 4}
+COUNTS = ("corpus.books.COUNTS", "sum.data.COUNTS", "pcc.task.SYNTHETIC", "sr.task.SYNTHETIC")
+COUNTS += ("glue.tables.SYNTHETIC_COUNTS",)
+
+
+def few_examples() -> Iterator[None]:
+    """Generators have tests of their own; a property or a training of few steps needs few examples."""
+    with pytest.MonkeyPatch.context() as patch:
+        for place in COUNTS:
+            module, _, name = f"tasks.{place}".rpartition(".")
+            usual = getattr(importlib.import_module(module), name)
+            patch.setattr(f"tasks.{place}", {split: FEW[split] for split in usual})
+        patch.setattr("tasks.corpus.books.COUNTS", {"train": 16, "validation": 2, "test": 4})
+        patch.setattr("tasks.lstf.synthetic.NUM_EPISODES", (64, 8, 8))
+        yield

@@ -1,0 +1,214 @@
+"""Properties of every task, from its record: what is read, what it identifies, scores and their bounds, learning."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cab import UserError
+from cab.registry.registries import BACKBONES, TASKS
+from cab.runner.evaluation import DeviceBatches
+from tests.helpers.runs.step_gradients import without_draws
+from tests.helpers.tasks.records import RECORDS, few_examples, network, ready
+
+DATA = [(task, name) for task, record in RECORDS.items() for name in record.data]
+FILES = [(task, name) for task, name in DATA if RECORDS[task].data[name].write is not None]
+NETWORKS = [  # the first backbone of each protocol
+    (task, name, backbone)
+    for task, name in DATA
+    for backbone in {
+        TASKS.get(task).cls.protocol_of(BACKBONES.get(each).cls): each for each in reversed(TASKS.get(task).backbones)
+    }.values()
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few() -> Iterator[None]:
+    yield from few_examples()
+
+
+def files_of(task: str, name: str, folder: Path) -> Path | None:
+    write = RECORDS[task].data[name].write
+    if write is not None:
+        write(folder)
+    return None if write is None else folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Each task as it has read its data, which is done once."""
+    found: dict[tuple[str, str], Any] = {}
+
+    def copied(task: str, name: str) -> Any:
+        if (task, name) not in found:
+            found[task, name] = ready(task, files_of(task, name, tmp_path_factory.mktemp(name)), dataset=name)
+        return copy.copy(found[task, name])
+
+    return copied
+
+
+def test_every_task_of_the_repository_has_a_record() -> None:
+    assert {task.name for task in TASKS if task.location.module.startswith("tasks.")} == RECORDS.keys()
+
+
+def values(x: Any) -> list[Any]:
+    """The numbers of a batch, in order."""
+    if isinstance(x, Tensor):
+        return x.tolist()
+    if isinstance(x, dict):
+        return [values(x[key]) for key in sorted(x)]
+    return [values(each) for each in x] if isinstance(x, list | tuple) else [x]
+
+
+def content(made: Any, *, seed: int, train: int = 0, count: int = 4) -> dict[str, list[Any]]:
+    """The first examples of each split, with random numbers of a seed in evaluation and of another in training."""
+    found = {}
+    for split, rows in made.splits.items():
+        torch.manual_seed(train if split == "train" else seed)
+        examples = made.training_set if split == "train" else rows
+        found[split] = values(examples.__getitems__([*range(min(count, len(examples)))]))
+    return found
+
+
+@pytest.mark.parametrize(("task", "name"), DATA)
+def test_the_same_data_are_read_twice(task: str, name: str, tmp_path: Path, made: Callable[..., Any]) -> None:
+    """Evaluation data depend on no random number; no generated split is another one."""
+    first, second = made(task, name), ready(task, files_of(task, name, tmp_path), dataset=name)
+    assert first.fingerprint() == second.fingerprint()
+    assert json.loads(json.dumps(first.fingerprint()))
+    assert {split: len(rows) for split, rows in first.splits.items()} == {
+        split: len(rows) for split, rows in second.splits.items()
+    }
+    shown = content(first, seed=0)
+    assert shown == content(second, seed=5)
+    assert all(shown.values())
+    if "synthetic" in name or task == "probe":
+        assert all(one != other for one, other in itertools.combinations(shown.values(), 2))
+
+
+def identity(task: str, name: str, folder: Path) -> tuple[str, Any]:
+    """The fingerprint of the data and what is read, or the error."""
+    try:
+        found = ready(task, folder, dataset=name)
+    except UserError as error:
+        return str(error), None
+    return json.dumps(found.fingerprint()), content(found, seed=0, count=100)
+
+
+@pytest.mark.parametrize(("task", "name"), FILES)
+def test_what_is_read_depends_on_nothing_but_what_the_fingerprint_has(task: str, name: str, tmp_path: Path) -> None:
+    """A changed byte moves it, is refused in one line, or changes no example; the time of the file is as before."""
+    files_of(task, name, tmp_path)
+    usual = identity(task, name, tmp_path)
+    files = {(path.parent.parent, path.suffix): path for path in sorted(tmp_path.rglob("*.*")) if path.is_file()}
+    for path in files.values():
+        before, moved = path.read_bytes(), False
+        for place in (len(before) // 5, len(before) // 2, len(before) - 3):
+            changed = bytearray(before)
+            changed[place] ^= 1
+            path.write_bytes(changed)
+            os.utime(path, (1, 1))
+            found = identity(task, name, tmp_path)
+            assert found[0] != usual[0] or found == usual, (path, place)
+            assert "\n" not in found[0]
+            moved |= found[0] != usual[0]
+        assert moved or "unsup" in str(path), path
+        path.write_bytes(before)
+    assert identity(task, name, tmp_path) == usual
+
+
+@pytest.mark.parametrize(("task", "name"), FILES)
+def test_hidden_files_are_no_data_and_files_that_are_missing_are_named(
+    task: str, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Companions of macOS, and the checkpoints of notebooks."""
+    with pytest.raises(UserError, match=f"cab data download {name} --data-root"):
+        ready(task, tmp_path, dataset=name)
+    files_of(task, name, tmp_path)
+    usual = ready(task, tmp_path, dataset=name).fingerprint()
+    for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
+        path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7\xb0")
+        (path.parent / ".ipynb_checkpoints").mkdir(exist_ok=True)
+        (path.parent / ".ipynb_checkpoints" / path.name).write_bytes(path.read_bytes())
+    assert ready(task, tmp_path, dataset=name).fingerprint() == usual
+    assert "left out" not in caplog.text
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("task", "name", "backbone"), NETWORKS)
+def test_scores_are_those_of_the_metrics_whatever_the_batches(
+    task: str, name: str, backbone: str, tmp_path: Path, made: Callable[..., Any]
+) -> None:
+    """In their bounds, in batches of any size, after an interruption; and baselines have the primary ones."""
+    scored = copy.deepcopy(made(task, name))
+    scored.limit = 12
+    if task != "tts":  # whose utterances it would cut
+        without_draws(scored)
+    net = network(task, scored, backbone).eval()
+    names = {metric.name: metric.primary for metric in scored.metrics}
+    assert any(names.values())
+
+    def evaluated(size: int, finished: Path | None = None) -> tuple[float, dict[str, float]]:
+        scored.evaluation_batch_size = size
+        validation = scored.validate(net, DeviceBatches(torch.device("cpu"), seed=1, limit=12))
+        return validation, scored.evaluate(net, DeviceBatches(torch.device("cpu"), seed=1, limit=12, finished=finished))
+
+    validation, scores = evaluated(2, stored := tmp_path / "scores.jsonl")
+    assert math.isfinite(validation)
+    lines = stored.read_bytes().splitlines(keepends=True)
+    stored.write_bytes(b"".join(lines[: len(lines) // 2]))
+    assert evaluated(2, stored) == (validation, scores)
+    others = evaluated(5)
+    assert others[0] == pytest.approx(validation, rel=1e-4)
+    assert others[1] == pytest.approx(scores, rel=1e-4, abs=1e-6, nan_ok=True)
+    baselines = scored.baselines()
+    assert baselines
+    for values_of in (scores, *baselines.values()):
+        assert values_of.keys() <= names.keys()
+        for metric, value in values_of.items():
+            low, high = RECORDS[task].limits(metric)
+            assert low <= value <= high or (math.isnan(value) and not names[metric]), (metric, value)
+    assert scores.keys() == names.keys()
+    assert all(any(names[metric] for metric in each) for each in baselines.values())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("task", "name", "backbone"), [case for case in NETWORKS if case[:2] not in FILES])
+def test_a_degenerate_network_is_scored(task: str, name: str, backbone: str, made: Callable[..., Any]) -> None:
+    """Its scores may be NaN, but the evaluation never raises."""
+    degenerate = made(task, name)
+    degenerate.limit = 3
+    net, batches = network(task, degenerate, backbone).eval(), DeviceBatches(torch.device("cpu"), limit=3)
+    for value in (0.0, math.nan, math.inf):
+        for weights in net.parameters():
+            weights.fill_(value)
+        assert isinstance(degenerate.validate(net, batches), float)
+        scores = degenerate.evaluate(net, batches)
+        for metric in degenerate.metrics:
+            metric.measured(scores[metric.name])
+
+
+@pytest.mark.parametrize(("task", "name", "backbone"), NETWORKS)
+def test_a_few_steps_lower_the_loss_of_a_batch(task: str, name: str, backbone: str, made: Callable[..., Any]) -> None:
+    trained = made(task, name)
+    net = network(task, trained, backbone)
+    optimizer = torch.optim.Adam(net.parameters(), 3e-3)
+    found = []
+    for _ in range(9):
+        torch.manual_seed(2)
+        loss = trained.loss(net, trained.training_set.__getitems__([0, 1])).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    assert min(found[6:]) < 0.97 * found[0]
