@@ -362,7 +362,7 @@ DAMAGE: dict[str, list[Row]] = {
     ],
     "table of rte": [
         ("train.tsv", f"{RTE}\n0\ta\tb\tentailment\n1\ta\tb\n", "line 3: 3 columns, expected 4"),
-        ("train.tsv", f"{RTE}\n0\ta\tb\tentailment\n\n1\ta\tb\tentailment\n", "line 3: 1 columns"),
+        ("train.tsv", f"{RTE}\n0\ta\tb\tentailment\n\n1\ta\tb\tentailment\n", "line 3: 1 column,"),
         ("train.tsv", "0\ta\tb\tentailment\n", "no column 'sentence1' .columns: 0, a, b, entailment.: download"),
     ],
     "table of mnli": [("train.tsv", f"{MNLI}\t\t\t\n", "line 2: 16 columns, expected 12")],
@@ -390,7 +390,7 @@ DAMAGE: dict[str, list[Row]] = {
         ("ETTh1.csv", series().replace(b"7\n", b"7,\n"), "line 2 has 9 columns, line 1 8"),
         ("ETTh1.csv", series().replace(b"7\n", b"True\n"), "line 2, column 'OT': 'True' is not a finite number"),
         ("ETTh1.csv", series().replace(b"7\n", b"1_000\n"), "line 2, column 'OT': '1_000' is not a finite number"),
-        ("ETTh1.csv", series().replace(b"\n", b"\n\n", 2), "line 2 has 1 columns, line 1 8"),
+        ("ETTh1.csv", series().replace(b"\n", b"\n\n", 2), "line 2 has 1 column, line 1 8"),
         ("ETTh1.csv", series().replace(b",", b";"), "expected the column 'date'"),
         ("ETTh1.csv", series()[:-4], "line 21 has 7 columns, line 1 8"),
         ("ETTh1.csv", series() * 2, "line 22, column 'HUFL': 'HUFL' is not a finite number"),
