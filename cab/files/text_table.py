@@ -120,7 +120,7 @@ def parse_number(text: str) -> float | None:
 
 def counted(count: int, noun: str) -> str:
     """Return a number of things, such as ``1 seed`` and ``2 seeds``."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+    return f"{count:,} {noun if count == 1 else f'{noun}s'}"
 
 
 def number(value: float, decimals: int = 3) -> str:

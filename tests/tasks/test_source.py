@@ -102,7 +102,7 @@ def test_a_column_per_document_and_summary(data: Path) -> None:
         ("flat", {}, r"flat has no split 'validation' \(splits: train\); set task.source_splits=\[TRAIN,"),
         ("json", {"splits": ["train", "dev.jsonl", "test"]}, "names files of some splits only: train, dev.jsonl, test"),
         ("json", {"splits": ["train", "test"]}, r"task.source_splits has 3 values, such as \[train,validation,test\]"),
-        ("json", {"columns": ["body", "title"]}, r"task.source_columns has 1 values, such as \[text\]"),
+        ("json", {"columns": ["body", "title"]}, r"task.source_columns has 1 value, such as \[text\]"),
         ("json", {"splits": ["a.jsonl", "b.jsonl", "c.jsonl"]}, "cannot read /.*json: .*[Uu]nable to find"),
     ],
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from importlib import import_module
 
 from torch import Tensor, nn
@@ -27,18 +26,22 @@ def multihead_attention(pattern: Pattern, embed_dim: int, num_heads: int) -> nn.
     return Whole(module, call)
 
 
-def one_kernel(backend: SDPBackend, pattern: Pattern, embed_dim: int, num_heads: int) -> nn.Module:
-    """Build softmax attention with a single backend of torch."""
+def sdpa_flash(pattern: Pattern, embed_dim: int, num_heads: int) -> nn.Module:
+    """Build softmax attention by torch's flash kernel alone."""
+    return _one_kernel(SDPBackend.FLASH_ATTENTION, pattern, embed_dim, num_heads)
 
+
+def sdpa_cudnn(pattern: Pattern, embed_dim: int, num_heads: int) -> nn.Module:
+    """Build softmax attention by cuDNN's kernel alone."""
+    return _one_kernel(SDPBackend.CUDNN_ATTENTION, pattern, embed_dim, num_heads)
+
+
+def _one_kernel(backend: SDPBackend, pattern: Pattern, embed_dim: int, num_heads: int) -> nn.Module:
     def core(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         with sdpa_kernel(backend):
             return F.scaled_dot_product_attention(query, key, value, is_causal=pattern is Pattern.CS)
 
     return Projected(core, embed_dim, num_heads)
-
-
-sdpa_flash = partial(one_kernel, SDPBackend.FLASH_ATTENTION)
-sdpa_cudnn = partial(one_kernel, SDPBackend.CUDNN_ATTENTION)
 
 
 def performer(pattern: Pattern, embed_dim: int, num_heads: int, num_features: int) -> nn.Module:
