@@ -159,7 +159,8 @@ def _facts(suite: Suite) -> Iterator[str]:
     """Yield number, date and hardware of the runs, and the hardware of the cost measurements."""
     gains = suite.gains[(suite.gains["seeds"] > 0) & ~suite.gains["attention"].isin(ANCHORS)]
     names = {str(name).removesuffix(TUNED) for name in gains["attention"]}
-    yield f"{counted(len(names), 'attention')} besides {' and '.join(ANCHORS)}, {counted(gains['seeds'].sum(), 'run')}"
+    number = int(gains["seeds"].sum())
+    yield f"{counted(len(names), 'attention')} besides {' and '.join(ANCHORS)}, {counted(number, 'run')}"
     runs = runs_of(suite.frame[suite.frame["score"] == K])
     runs = runs[(runs["status"] == Status.FINISHED) & ~runs["attention"].isin(ANCHORS)]
     if dates := sorted({started[:10] for started in runs["started"] if started}):
