@@ -123,6 +123,10 @@ def test_initialization() -> None:
     sizes = {"vocab_size": 3000, "embed_dim": 96, "num_heads": 4, "ffn_dim": 200, "num_layers": 4}
     gpt2 = build_backbone("gpt2", pattern="CS", **sizes)
     assert gpt2.decoder_embedding.tokens.weight.std().item() == pytest.approx(96**-0.5, rel=0.02)
+    layers = {"encoder_layers": 1, "decoder_layers": 1}
+    of_both = {name: size for name, size in sizes.items() if name != "num_layers"}
+    transformer = build_backbone("transformer", pattern="CC", **of_both, **layers)
+    assert transformer.output.weight.std().item() == pytest.approx(96**-0.5, rel=0.02)
     expand = gpt2.decoder_layers[0].feed_forward.expand
     assert expand.weight.std().item() == pytest.approx((2 / 296) ** 0.5, rel=0.05)
     assert not expand.bias.any()

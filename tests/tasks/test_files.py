@@ -15,7 +15,7 @@ from cab.data.check import take_inventory
 from cab.data.sources import data_set
 from tasks.corpus.books import folder_books
 from tasks.corpus.tokens import END, read_corpus
-from tasks.files import find_file, read_image, warn_of_left_out, warn_of_repeats
+from tasks.files import find_data, find_file, read_image, warn_of_left_out, warn_of_repeats
 from tasks.glue.tables import LAYOUTS, read_table
 from tasks.lra.listops import HEADER, read_trees
 from tasks.lra.pathfinder import path_files
@@ -131,6 +131,12 @@ def test_an_inventory_does_not_count_hidden_files(tmp_path: Path) -> None:
     for name in ("1.txt", "._1.txt"):
         put(tmp_path / "lm/train" / name, BOOK)
     assert take_inventory(data_set("pg19"), tmp_path).findings[0].actual == 1
+
+
+def test_a_folder_of_data_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for folder, text in ((tmp_path, f"no ETTh1.csv in .* of {tmp_path}: "), (tmp_path / "x", "data_root=.*x does not")):
+        with pytest.raises(UserError, match=text):
+            find_data("etth1", folder, "ETTh1.csv")
 
 
 def test_many_files_are_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
