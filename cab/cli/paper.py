@@ -156,10 +156,10 @@ def _print_table(table: PaperTable, args: argparse.Namespace) -> None:
     frame = compared(table, results, files)
     if table.reads == RESULTS and args.pattern and "pattern" in frame:
         frame = frame[frame["pattern"].isin(args.pattern)]
-    aside = apart(table, results, stored)
+    aside, left_out = apart(table, results, stored)
     if args.format == "csv":
         print_csv(frame)
-        print_notes(f"{each.caption}; left out of the CSV" for each in aside)
+        print_notes([*left_out, *(f"{each.caption}; left out of the CSV" for each in aside)])
         return
     text, notes = formatted(table, frame, aside, args.format, is_joined=not table.reads or bool(args.results))
     print(text)
@@ -168,7 +168,7 @@ def _print_table(table: PaperTable, args: argparse.Namespace) -> None:
             "no given result completes a value of Table 3; `cab run suite=paper --dry-run` lists its runs",
             *notes,
         ]
-    print_notes(notes)
+    print_notes([*notes, *left_out])
 
 
 def _audit(normalization: str, *, as_csv: bool) -> None:
