@@ -16,6 +16,7 @@ older_processor() {
 
 samples() {
     local files
+    : "${CAB_DATA:?names the folder of the samples}"
     files=$(git grep -lE 'samples: Path|"samples"' -- 'tests/**test_*.py')
     make test TESTS="${files//$'\n'/ }"
 }
@@ -24,7 +25,11 @@ slow() { make test-slow; }
 lint() { make lint; }
 
 # No test may write into the checkout.
-clean() { [ -z "$(git status --porcelain)" ] || { git status --short >&2; exit 1; }; }
+clean() {
+    local changes
+    changes=$(git status --porcelain)
+    [ -z "$changes" ] || { echo "$changes" >&2; exit 1; }
+}
 
 [ $# -gt 0 ] || set -- demo fast older_processor samples slow lint clean
 for stage in "$@"; do

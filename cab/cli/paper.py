@@ -149,8 +149,11 @@ def _print_table(table: PaperTable, args: argparse.Namespace) -> None:
         results = valid_results(args, is_optional=not stored.empty).frame
         if results.empty:
             stored = select(stored, **chosen)
-        else:  # whose means the files repeat
-            results, stored = select(results, **chosen), NO_RESULTS
+        else:
+            with_records = {str(Path(file).parent) for file in results[results["task"] == "lra"]["file"]}
+            stored = stored[~stored["folder"].isin(with_records)]  # whose means the file repeats
+            stored = stored[stored["preset"] == args.preset] if args.preset else stored
+            results = select(results, **chosen)
     elif table.reads:
         files = args.results
     frame = compared(table, results, files)

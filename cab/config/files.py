@@ -24,9 +24,9 @@ def mistakes_with_files(overrides: Sequence[str], file: Path | None) -> Iterator
         given = {override.lstrip("+").partition("=")[0] for override in overrides}
         for path in [*([file] if file else []), *_chosen_files(overrides)]:
             for key in _keys(path) - given:
-                name = re.escape(key.rpartition(".")[2])
-                if re.search(rf"^{re.escape(key)}: |'{re.escape(key)}'|no option '{name}'", str(error)):
-                    raise UserError(f"{path}: {error}") from error
+                group, _, name = map(re.escape, key.partition("."))
+                if re.search(rf"^{re.escape(key)}: |'{re.escape(key)}'|^{group} .*no option '{name}'", str(error)):
+                    raise type(error)(f"{path}: {error}") from error
         raise
 
 
@@ -86,7 +86,7 @@ def _overrides(path: Path) -> Iterator[str]:
         raise UserError(f"{path} cannot be read as YAML: {first_line(error)}") from error
     if not isinstance(content, Mapping):
         raise UserError(f"{path} has no settings; expected the output of `cab run ... --cfg job`, or KEY: VALUE")
-    for choice in content.get("defaults", ()):
+    for choice in content.get("defaults") or ():
         for group, name in choice.items() if isinstance(choice, Mapping) else ():
             yield f"{group.removeprefix('override ').lstrip('/')}={quoted(str(name))}"
     yield from _settings({key: value for key, value in content.items() if key != "defaults"})

@@ -79,6 +79,12 @@ def csv_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path} cannot be read as CSV ({first_line(error)}); save it as CSV in UTF-8") from None
 
 
+def header_of(path: Path) -> list[str]:
+    """Return the columns of a CSV file; UserError if it cannot be read."""
+    with csv_errors(path), path.open(newline="", encoding="utf-8-sig") as file:
+        return next(csv.reader(file), [])
+
+
 def csv_rows(path: Path, needed: Iterable[str] = (), *, strip: bool = False) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the line and the texts of each row; UserError with the line unless each has a value per column.
 

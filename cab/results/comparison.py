@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from cab.errors import UserError
 from cab.files.disk import listed
 from cab.files.numbers import is_finite
-from cab.files.text_table import ABSENT, counted, csv_rows, parse_number
+from cab.files.text_table import ABSENT, counted, csv_rows, header_of, parse_number
 from cab.records.verified import UNVERIFIED_MARK, mark_unverified
 from cab.registry.names import is_generated
 from cab.results import formats, paper_values
@@ -92,7 +93,8 @@ def apart(table: PaperTable, results: pd.DataFrame, stored: pd.DataFrame) -> tup
     """
     tasks = tasks_of(table)
     is_apart = (results["source"] == OWN) & (results["data"] == GENERATED) & results["task"].isin(tasks)
-    means = pd.concat([metrics_table(results[is_apart]), stored]) if is_apart.any() else stored
+    both = [*([metrics_table(results[is_apart])] if is_apart.any() else []), *([stored] if len(stored) else [])]
+    means = pd.concat(both) if both else stored
     made, notes = [], []
     means = means[means["seeds"] > 0] if len(means) else means
     for preset, rows in means.groupby("preset", sort=False):
@@ -113,13 +115,22 @@ def apart(table: PaperTable, results: pd.DataFrame, stored: pd.DataFrame) -> tup
 
 def stored_means(table: PaperTable, folders: Sequence[Path]) -> pd.DataFrame:
     """Return the means on generated data in files ``lra.csv`` of `cab leaderboard`, for a table of Long Range Arena."""
-    files = [folder / "lra.csv" for folder in folders] if table.reads == RESULTS and tasks_of(table) == {"lra"} else []
-    columns = ("preset", "dataset", "kind", "name", "accuracy", "deviation", "seeds")
-    found = [row for file in files if file.is_file() for _, row in csv_rows(file, columns)]
-    means = pd.DataFrame([row for row in found if row["kind"] == "attention"], columns=[*columns])
-    means = means[means["dataset"].map(is_generated).astype(bool)].assign(task="lra", metric="accuracy")
-    means = means.assign(pattern="NS").rename(columns={"name": "attention", "accuracy": "mean", "deviation": "sd"})
-    return means.assign(**{name: pd.to_numeric(means[name]) for name in ("mean", "sd", "seeds")})
+    names = {"accuracy": "mean", "deviation": "sd", "seeds": "seeds"}
+    columns = ["preset", "dataset", "kind", "name", *names]
+    found: list[dict[str, Any]] = []
+    for folder in folders if table.reads == RESULTS and tasks_of(table) == {"lra"} else ():
+        file = folder / "lra.csv"
+        if not file.is_file() or not set(columns) <= set(header_of(file)):  # as that of the paper
+            continue
+        for line, row in csv_rows(file):
+            numbers = {name: parse_number(row[column]) for column, name in names.items()}
+            if wrong := [column for column, name in names.items() if row[column] and numbers[name] is None]:
+                raise UserError(f"{file}, line {line}: '{row[wrong[0]]}' in column '{wrong[0]}' is not a number")
+            if row["kind"] == "attention" and is_generated(row["dataset"]):
+                found.append({**row, **numbers, "folder": str(folder.resolve())})
+    means = pd.DataFrame(found, columns=["folder", *columns[:4], *names.values()]).rename(columns={"name": "attention"})
+    means = means.astype(dict.fromkeys(names.values(), float))
+    return means.assign(task="lra", metric="accuracy", pattern="NS")
 
 
 def shown(table: PaperTable, frame: pd.DataFrame, *, is_joined: bool = True) -> Table:

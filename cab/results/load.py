@@ -6,7 +6,6 @@ never filtered, averaged or labeled together: ``published`` is only what a paper
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
 import gc
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cab.errors import UserError
 from cab.files.disk import listed
 from cab.files.numbers import is_finite
-from cab.files.text_table import counted, csv_errors, csv_rows, parse_number
+from cab.files.text_table import counted, csv_rows, header_of, parse_number
 from cab.patterns import Pattern
 from cab.records.files import PAPER_DIR, REFERENCE_DIRS
 from cab.records.names import coded, installed_code, names_of_programs
@@ -240,7 +239,7 @@ def _machine(hardware: Mapping[str, Any]) -> str:
     """Return the device of a run and its threads."""
     device, threads = hardware.get("device"), hardware.get("threads")
     name = hardware.get("cpu" if device == "cpu" else "gpu") or device or "unknown hardware"
-    return f"{name}, {counted(threads, 'thread')}" if threads else str(name)
+    return f"{name}, {counted(int(threads), 'thread')}" if threads else str(name)
 
 
 # --- CSV files --------------------------------------------------------------------------------------------------------
@@ -248,8 +247,7 @@ def _machine(hardware: Mapping[str, Any]) -> str:
 
 def _printed_rows(path: Path) -> list[tuple[Any, ...]]:
     """Return the rows of a CSV file of metrics or of indices; an empty value was not given."""
-    with csv_errors(path), path.open(newline="", encoding="utf-8-sig") as file:
-        header = next(csv.reader(file), [])
+    header = header_of(path)
     is_index = INDEX in header and "value" not in header
     if not is_index and "preset" not in header and path.resolve().parent != PAPER_DIR:
         text = "%s has no column 'preset', so its values count as published; for your own, add it, with the value paper"

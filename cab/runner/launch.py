@@ -21,7 +21,7 @@ from hydra.types import RunMode
 
 from cab.config.compose import Composer, attention_name, compose, hydra_context, names_of, parse_overrides, written
 from cab.config.run_config import REGISTRIES, ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
-from cab.errors import UnsupportedError
+from cab.errors import UnsupportedError, UserError
 from cab.records.identity import flat
 from cab.records.record import Status
 from cab.registry.names import is_generated, is_stack
@@ -113,7 +113,7 @@ def retry_cells(results_dir: Path, statuses: Sequence[str]) -> Report:
 
 
 def jobs_of(sweeps: Sequence[Sequence[str]], report: Report, *, is_sweep: bool) -> Iterator[Job]:
-    """Yield the checked cells; unsupported ones are added to the report.
+    """Yield the checked cells; those that are unsupported, or whose classes raise, are added to the report.
 
     Raises:
         UserError: a mistake in the overrides, which stops a sweep before its first cell.
@@ -130,7 +130,9 @@ def jobs_of(sweeps: Sequence[Sequence[str]], report: Report, *, is_sweep: bool) 
         try:
             job = Job(composer(overrides), command)
             _ = job.cell
-        except UnsupportedError as error:
+        except Exception as error:
+            if isinstance(error, UserError) and not isinstance(error, UnsupportedError):
+                raise
             report.add_error(error, command)
             continue
         yield job

@@ -103,3 +103,14 @@ def test_unreadable_folder_is_a_user_error(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UserError, match="the folder of configurations missing does not exist"):
         tables.config_folders()
     tables.config_folders.cache_clear()
+
+
+def test_a_mistake_of_the_command_line_is_not_that_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which sets an option of the same name in another group."""
+    file = tmp_path / "job.yaml"
+    file.write_text("defaults:\ntrainer: {max_steps: 2}\n")
+    cell = ["task=lstf", "dataset=synthetic", "pattern=NS", "attention=local", "preset=smoke", "--config", str(file)]
+    assert main(["run", *cell, "attention.max_steps=3", "--cfg", "job"]) == 2
+    assert "cab: error: attention 'local' has no option 'max_steps'" in capsys.readouterr().err

@@ -514,3 +514,24 @@ def test_invalid_arguments_are_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["paper", "lra", str(tmp_path), "--preset", "mini"]) == 2
     assert "results of variants ['', 'brackets dropped'] of a task are not comparable" in capsys.readouterr().err
     assert main(["paper", "table4", str(tmp_path)]) == 2
+
+
+def test_only_means_that_no_record_repeats_are_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table of another layout is none of them, and a wrong number is named."""
+    lines = Path("results/lra/lra.csv").read_text().splitlines()
+    mine, both = tmp_path / "mine", tmp_path / "both"
+    for folder in (mine, both):
+        folder.mkdir()
+        (folder / "lra.csv").write_text(f"{lines[0]}\nmini,text_synthetic,,attention,abc,99.5,0.25,2\n")
+    run = {"task": "lra", "dataset": "text_synthetic", "backbone": "encoder", "pattern": "NS", "config_variant": ""}
+    make_record({"accuracy": 12.5}, **run, preset="mini").write(both)
+    assert main(["paper", "lra", str(both)]) == 0
+    output = capsys.readouterr().out
+    assert ("12.5" in output, "99.5" in output) == (True, False)
+    assert main(["paper", "lra", str(both), str(mine)]) == 0
+    output = capsys.readouterr().out
+    assert ("12.5" in output, "99.5" in output) == (True, True)
+    assert main(["paper", "lra", "results/paper"]) == 0
+    (mine / "lra.csv").write_text(f"{lines[0]}\nmini,text_synthetic,,attention,abc,many,,2\n")
+    assert main(["paper", "lra", str(mine)]) == 2
+    assert "lra.csv, line 2: 'many' in column 'accuracy' is not a number" in capsys.readouterr().err
