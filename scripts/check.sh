@@ -31,7 +31,9 @@ clean() {
     [ -z "$changes" ] || { echo "$changes" >&2; exit 1; }
 }
 
-[ $# -gt 0 ] || set -- demo fast older_processor samples slow lint clean
+stages=(demo fast older_processor samples slow lint clean)
+[ $# -gt 0 ] || set -- "${stages[@]}"
 for stage in "$@"; do
+    [[ " ${stages[*]} " == *" $stage "* ]] || { echo "unknown stage '$stage'; known: ${stages[*]}" >&2; exit 2; }
     "$stage"
 done

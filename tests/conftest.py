@@ -26,7 +26,7 @@ SAMPLES = ("lm/train", "lstf/ETTh1.csv", "pcc/sample.json", "sr/ffhq_16_128", "s
 WANT_OF_SAMPLES = "samples of the real data sets"
 CONFORMANCE = "tests/attentions/test_attentions_conformance.py"
 executed._is_kept["tests"] = False  # a program has the foreign modules of its process, but not those of its tests
-os.environ.setdefault("CAB_CONFORMANCE_SEED", "0")  # a commit passes on every day; `make test-nightly` draws anew
+os.environ.setdefault("CAB_CONFORMANCE_SEED", "0")  # of a commit, on every day; `make test-nightly` sets others
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of every `cab` that a test starts: sums do not depend on their split
 if "CAB_DATA" in os.environ:  # of the user, for the tests that ask for samples; no other depends on it
     os.environ["CAB_TEST_DATA"] = os.environ.pop("CAB_DATA")

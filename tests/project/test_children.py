@@ -1,4 +1,4 @@
-"""Processes that a test starts do what the test says, whatever the process of the tests was told."""
+"""Processes that a test starts do not take over the options of the process that runs the tests."""
 
 from __future__ import annotations
 

@@ -517,7 +517,7 @@ def test_invalid_arguments_are_named(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_only_means_that_no_record_repeats_are_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A table of another layout is none of them, and a wrong number is named."""
+    """A table of another layout has no means, and the error for a wrong number has its line."""
     lines = Path("results/lra/lra.csv").read_text().splitlines()
     mine, both = tmp_path / "mine", tmp_path / "both"
     for folder in (mine, both):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from cab.records.record import records_in
 from cab.registry.names import is_generated
 from cab.registry.registries import ATTENTIONS, TASKS
 from cab.registry.tables import read_rows
+from cab.runner import launch
 from cab.runner.cell import runnable_cells
 from cab.runner.launch import expand, jobs_of
 from cab.runner.report import Report
@@ -214,3 +215,20 @@ def test_a_seed_reaches_everything_that_depends_on_it() -> None:
         assert [job.config["seed"] for job in jobs] == [1, 2, 3]
         assert [job.config["results_dir"] for job in jobs] == expected
         assert not report.failures
+
+
+def test_an_exception_of_one_cell_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a class of the user's raises it; a mistake in a value ends the sweep instead."""
+    compose = launch.Composer.__call__
+
+    def raising(self: launch.Composer, overrides: Sequence[str]) -> dict[str, Any]:
+        if "seed=2" in overrides:
+            raise RuntimeError("broken class")
+        return compose(self, overrides)
+
+    monkeypatch.setattr(launch.Composer, "__call__", raising)
+    place = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NS", "attention=abc", "preset=smoke"]
+    report = Report()
+    jobs = list(jobs_of([[*place, "seed=1,2,3", f"results_dir={tmp_path}"]], report, is_sweep=True))
+    assert [job.config["seed"] for job in jobs] == [1, 3]
+    assert report.exit_status == 1
