@@ -24,7 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Or a registered attention, or FILE.py:Class: inputs, weights, every stage, states and gradients are written "
         "in float64, with a manifest that explains them",
     )
-    parser.add_argument("options", nargs="*", metavar="OPTION=VALUE", help="options of the attention")
+    parser.add_argument(
+        "options",
+        nargs="*",
+        metavar="OPTION=VALUE",
+        help="options of the attention; by default, sizes in tokens are small, so that a selection leaves tokens out",
+    )
     parser.add_argument("--pattern", default="CS", help="pattern of the attention: NS, CS (default), NC or CC")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
 

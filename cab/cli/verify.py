@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--vectors",
         type=Path,
         metavar="JSON",
-        help="manifest of `cab export`: name the first vector of a port, PORT.safetensors, that differs",
+        help="manifest of `cab export`: name the first vector of PORT.safetensors that differs, and the missing ones",
     )
     flag("-v", "--verbose", help="print one row per check")
     flag("--csv", help=f"print CSV: {','.join(COLUMNS)}")
@@ -265,8 +265,8 @@ def _write_junit(path: Path, results: Sequence[CheckResult], *, error: str = "")
 
 
 def _compare_vectors(args: argparse.Namespace) -> int:
-    """Print which vectors of a port agree, and return 1 if one differs."""
-    from cab.verification.vectors import compare
+    """Print which vectors of a port agree, and return 1 if one differs or is missing."""
+    from cab.verification.ports import compare
 
     if len(args.attentions) != 1:
         raise UserError("--vectors verifies one file: `cab verify PORT.safetensors --vectors NAME.json`")
@@ -281,15 +281,18 @@ def _compare_vectors(args: argparse.Namespace) -> int:
         raise UserError(
             f"--vectors: cannot read the manifest {args.vectors} ({damage}); write it again with `cab export`"
         ) from error
-    wrong = [vector for vector in compared if vector.fault]
+    wrong = [vector for vector in compared if vector.fault and not vector.is_missing]
+    missing = [vector.name.partition("/") for vector in compared if vector.is_missing]
     for vector in compared if args.verbose else ():
         _print(sys.stdout, f"  {vector.name:<40} {f'FAILED {vector.fault}' if vector.fault else 'ok'}")
     if wrong:
         first = wrong[0]
         meaning = f" ({first.meaning})" if first.meaning else ""
         _print(sys.stdout, f"first difference: {first.name}{meaning}: {first.fault}")
-    _print(sys.stdout, f"{counted(len(compared), 'vector')}, different: {len(wrong)}")
-    return 1 if wrong else 0
+    for case, stages in groupby(missing, lambda name: name[0]):
+        _print(sys.stdout, f"missing from {case}: {', '.join(stage for _, _, stage in stages)}")
+    _print(sys.stdout, f"{counted(len(compared), 'vector')}, different: {len(wrong)}, missing: {len(missing)}")
+    return 1 if wrong or missing else 0
 
 
 def _list_checks(*, as_csv: bool) -> None:

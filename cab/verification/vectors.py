@@ -1,21 +1,15 @@
-"""Golden vectors for ports: every stage of an attention in float64, and the first stage of a port that differs.
-
-A port computes from ``inputs/...`` and ``weights/...`` what it can of the other vectors, under the same names. Their
-order is that of the computation, so the first one that differs names the fault.
-"""
+"""Golden vectors for ports: every stage of an attention in float64, and a manifest that explains them."""
 
 from __future__ import annotations
 
 import inspect
-import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,25 +18,55 @@ from cab.convolution import ShortConvolution
 from cab.errors import UserError
 from cab.files.disk import replacing
 from cab.patterns import Pattern
+from cab.registry.options import argument_texts
 from cab.verification.entries import chunked, initial_state, pack, random_direction, read_chunks
 from cab.verification.inputs import Inputs, Module, leaves_of, padding_masks
 from cab.verification.suite import subject_of
 
-SIZES = {"B": 2, "N": 11, "M": 7, "D": 30, "H": 5, "E": 6}
+SIZES = {"B": 2, "N": 23, "M": 7, "D": 30, "H": 5, "E": 6}
 """Batch, targets, keys of a cross pattern, width, heads and width of a head; no two are equal."""
 
-STAGES = ("query_side_inputs", "key_side_inputs", "project", "prepared", "terms", "update", "finish", "attend")
-"""Methods of an attention, if it has them, whose results are stages, in addition to the calls of its submodules."""
+SMALL = {
+    **{"top_k": 4, "num_blocks": 4, "block_size": 2, "compress_size": 2, "compress_stride": 1, "chunk_size": 3},
+    **{"window": 3, "window_size": 3, "pooled_window": 5, "segment": 3, "memory": 3, "compressed": 2, "group_size": 3},
+    **{"stride": 3, "summary": 2, "radius": 3, "max_span": 5, "num_clusters": 3, "num_buckets": 4, "num_landmarks": 4},
+    **{"index_heads": 2},
+}
+"""Largest defaults of options with these names: N tokens are more than a method chooses, and few index heads, whose
+relu is often zero, tie scores."""
 
-TOLERANCE = 1e-9
-"""Largest error of a number, relative to one plus its size."""
+NO_PARTS: dict[str, str] = {}
+STAGES = {
+    **dict.fromkeys(("query_side_inputs", "key_side_inputs"), NO_PARTS),
+    "project": {"query": "of the targets", "key": "of the source", "value": "of the source"},
+    **dict.fromkeys(("prepared", "latent", "queries", "keys", "pooled", "assign", "select"), NO_PARTS),
+    "compress": {"key": "of whole blocks", "value": "of whole blocks"},
+    **dict.fromkeys(("compression_weights", "scores", "chosen", "selected", "terms"), NO_PARTS),
+    "update": {"output": "o of all tokens, before `finish`", "memory": "S after the last token"},
+    **dict.fromkeys(("finish", "attend"), NO_PARTS),
+}
+"""Methods of an attention and its parts whose results are stages, in addition to the calls of submodules.
+
+The values are the parts of a tuple; by default, :data:`OUTPUTS`.
+"""
+
+OUTPUTS = {"output": "of all tokens", "state": "after the last token"}
+
+TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
+"""Largest error of a number by the type of the port, relative to one plus its size."""
 
 LEGEND = (
     "Names are CASE/STAGE in the order of the computation. Cases: whole (all tokens in one call), chunks and steps "
     "(decoding, from the state before the first token), padded_right, padded_left, packed (the real tokens of "
     "padded_right), gradient (of the sum of output times of_output). A layout names dimensions: B batch, N targets, "
-    " M keys, D width, H heads, E = D / H; numbers are other sizes. D holds the heads one after another: "
-    "feature h E + e is feature e of head h. Masks are true at padding. Arrays are in row-major order."
+    "M keys of a cross pattern, D width, H heads, E = D / H; numbers are other sizes. D holds the heads one after "
+    "another: feature h E + e is feature e of head h. Masks are true at padding. Arrays are in row-major order. "
+    "`options` are all options of the layer; sizes in tokens are below N, so that a selection leaves tokens out. In "
+    "row 0, inputs are standard normal, and tokens 4 and 5 (of the source in a cross pattern) equal 2 and 3: scores "
+    "are tied. Row 1 is 3 times as large. Weights are those of the initialization, limited to [-2, 2], plus normal "
+    "noise of 0.2. Gates are therefore open and closed, and maxima such as max(|q n|, 1) take either side. "
+    "`tolerance` is relative to 1 + |expected|, by the type of a port's vector. A port in float32 reads the inputs and "
+    "weights rounded to float32; a choice between nearly equal scores can then differ, which is no fault."
 )
 
 
@@ -51,85 +75,113 @@ class Log:
     """The vectors of a module by name, and one line for each."""
 
     module: Module
+    letters: str
     vectors: dict[str, Tensor] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, name: str, value: Any, meaning: str) -> None:
+    def add(self, name: str, value: Any, meaning: str, parts: Mapping[str, str] = OUTPUTS, **facts: Any) -> None:
         """Add every tensor in ``value``; of a name that occurs again, the count is added."""
-        for path, x in _tensors(value):
+        letters = "DHE" if name.startswith("weights/") else self.letters
+        for path, x in _tensors(value, [*parts]):
             count = sum(key.partition("#")[0] == name + path for key in self.vectors)
             key = f"{name}{path}{f'#{count + 1}' if count else ''}"
+            part = parts.get(path[1:], "")
+            text = f"{meaning} {path[1:]}: {part}" if part else meaning
             self.vectors[key] = x.detach().clone().contiguous()
-            self.rows.append({"name": key, "shape": [*x.shape], "layout": layout(x), "meaning": meaning})
+            self.rows.append(
+                {"name": key, "shape": [*x.shape], "layout": layout(x, letters), "meaning": text.strip(), **facts}
+            )
 
     def stages(self, run: Callable[[], Any], case: str) -> Any:
         """Add the result of each submodule and each method of :data:`STAGES` that ``run`` calls, and return its own."""
-        methods = [name for name in STAGES if hasattr(self.module, name)]
-        for name in methods:
-            setattr(self.module, name, self._recorded(f"{case}/{name}", getattr(self.module, name)))
+        modules = [*self.module.named_modules()]
+        methods = [
+            (part, name, f"{case}/{path}.{name}".replace("/.", "/"))
+            for path, part in modules
+            for name in STAGES
+            if inspect.isfunction(method := getattr(type(part), name, None)) and not _is_of_torch(method)
+        ]
+        for part, name, stage in methods:
+            setattr(part, name, self._recorded(stage, getattr(part, name), STAGES[name]))
         hooks = [
             submodule.register_forward_hook(
                 lambda part, _, output, name=name: self.add(f"{case}/{name}", output, _formula(part))
             )
-            for name, submodule in self.module.named_modules()
+            for name, submodule in modules
             if not [*submodule.children()]
         ]
         try:
             return run()
         finally:
-            for name in methods:
-                delattr(self.module, name)
+            for part, name, _ in methods:
+                delattr(part, name)
             for hook in hooks:
                 hook.remove()
 
-    def _recorded(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _recorded(self, stage: str, method: Callable[..., Any], parts: Mapping[str, str]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             result = method(*arguments, **options)
-            self.add(name, result, _first_line(method))
+            attributes = (inspect.getdoc(type(result)) or "").replace("Attributes:", "Args:")
+            self.add(stage, result, _first_line(method), parts or argument_texts(attributes) or OUTPUTS)
             return result
 
         return call
 
 
-def layout(x: Tensor) -> str:
-    """Return the names of the dimensions of ``x``: ``B H N E``; sizes without a name are numbers."""
-    names = {size: name for name, size in SIZES.items()}
-    return " ".join(names.get(size, str(size)) for size in x.shape)
+def layout(x: Tensor, letters: str) -> str:
+    """Return the names of the dimensions of ``x``: ``B H N E``; sizes without a name in ``letters`` are numbers."""
+    names = {SIZES[letter]: letter for letter in letters}
+    sizes = enumerate(x.shape)
+    return " ".join("2" if axis and size == SIZES["B"] else names.get(size, str(size)) for axis, size in sizes)
+
+
+def _is_of_torch(defined: Any) -> bool:
+    return defined.__module__.partition(".")[0] in ("torch", "builtins")
 
 
 def _formula(module: nn.Module) -> str:
-    return "x weight^T + bias" if isinstance(module, nn.Linear) else _first_line(type(module))
+    if isinstance(module, nn.Linear):
+        return "x weight^T + bias" if module.bias is not None else "x weight^T"
+    return f"{type(module).__name__}({module.extra_repr()}): {_first_line(type(module))}"
 
 
 def _first_line(documented: object) -> str:
     return (inspect.getdoc(documented) or "").partition("\n")[0]
 
 
-def _tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in nested results, with the path of each; triples are query, key and value."""
+def _tensors(value: Any, names: Sequence[str] = (), path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in nested results, with the path of each; the items of a tuple have ``names``, or numbers."""
     if isinstance(value, Tensor):
         yield path, value
     elif hasattr(value, "_asdict"):
-        yield from _tensors(value._asdict(), path)
+        yield from _tensors(value._asdict(), names, path)
     elif isinstance(value, Mapping):
         for name, item in value.items():
-            yield from _tensors(item, f"{path}.{name}")
+            yield from _tensors(item, names, f"{path}.{name}")
     elif isinstance(value, Sequence) and not isinstance(value, str):
-        names = ("query", "key", "value") if len(value) == 3 else range(len(value))
-        for index, item in zip(names, value, strict=True):
-            yield from _tensors(item, f"{path}.{index}")
+        for index, item in enumerate(value):
+            yield from _tensors(item, names, f"{path}.{names[index] if len(value) <= len(names) else index}")
 
 
 def definitions(module: Module) -> dict[str, str]:
-    """Return the source of the reference form and of the stages, and of all functions and constants that they name."""
+    """Return the source of the reference form, the stages and the parts, and the functions and constants they name."""
     found: dict[str, str] = {}
-    pending = [(name, getattr(module, name, None)) for name in ("reference", "write", *STAGES) if name != "attend"]
+    names = ("reference", "compute_row", "write", *STAGES)
+    pending: list[tuple[str, Any]] = [(name, getattr(module, name, None)) for name in names if name != "attend"]
+    for path, part in [*module.named_modules()][1:]:
+        if not _is_of_torch(type(part)):
+            constants = {name: x for name, x in vars(part).items() if name != "training" and not name.startswith("_")}
+            pending += [(f"{path}.{name}", x) for name, x in constants.items()]
+            for cls in (cls for cls in type(part).__mro__ if not _is_of_torch(cls) and cls.__name__ not in found):
+                found[cls.__name__] = inspect.getsource(cls)
+                functions = filter(inspect.isfunction, map(inspect.unwrap, filter(callable, vars(cls).values())))
+                pending += [(x, each.__globals__.get(x)) for each in functions for x in names_in(each.__code__)]
     while pending:
         name, value = pending.pop(0)
         function = inspect.unwrap(getattr(value, "__func__", value)) if callable(value) else value
         if name in found or getattr(function, "__module__", None) == Attention.__module__:
             continue
-        if inspect.isfunction(function) and not function.__module__.startswith("torch"):
+        if inspect.isfunction(function) and not _is_of_torch(function):
             found[name] = inspect.getsource(function)
             used = names_in(function.__code__)
             pending += [(word, getattr(module, word, function.__globals__.get(word))) for word in used]
@@ -156,13 +208,32 @@ def weight_meanings(module: nn.Module) -> dict[str, str]:
             elif isinstance(part, ShortConvolution):
                 text = "[tap, head, 1, feature], the oldest token first" if name == "weight" else "[head, 1, feature]"
             else:
-                text = f"`{name}` of {type(part).__name__}"
+                text = f"`{name}` of {type(part).__name__}({part.extra_repr()})"
             meanings[f"{path}.{name}".lstrip(".")] = text
     return meanings
 
 
+def effective_options(cls: type[Attention], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all options of a layer: those given, and defaults, of which sizes in tokens are at most :data:`SMALL`."""
+    defaults = {name: x.default for name, x in inspect.signature(cls).parameters.items() if x.default is not x.empty}
+    options = {**cls.common_options(), **defaults}
+    small = {name: most for name, most in SMALL.items() if type(options.get(name)) is int and options[name] > most}
+    return {**options, **small, **given}
+
+
+def drawn_inputs(pattern: Pattern, normal: Callable[..., Tensor]) -> Inputs:
+    """Return normal inputs; those of row 1 are larger, and two tokens of row 0 occur twice, so that scores are tied."""
+    lengths = (SIZES["N"], SIZES["M"], SIZES["M"]) if pattern.is_cross else (SIZES["N"],)
+    inputs = Inputs(*(normal(SIZES["B"], length, SIZES["D"]) for length in lengths))
+    for x in inputs.tensors().values():
+        x[1] *= 3.0
+    source = inputs.query if inputs.key is None else inputs.key
+    source[0, 4:6] = source[0, 2:4]
+    return inputs
+
+
 def golden_vectors(
-    attention: str | type[nn.Module], pattern: Pattern, options: Mapping[str, Any]
+    attention: str | type[Attention], pattern: Pattern, options: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the vectors of an attention by name, and their manifest.
 
@@ -170,18 +241,19 @@ def golden_vectors(
         UserError: the attention does not support the pattern or an option.
     """
     subject = subject_of(attention, pattern, options=options)
+    options = effective_options(subject.cls, options)
+    subject = replace(subject, options=options)
     module = subject.build(embed_dim=SIZES["D"], num_heads=SIZES["H"]).double()
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    lengths = (SIZES["N"], SIZES["M"], SIZES["M"]) if pattern.is_cross else (SIZES["N"],)
-    inputs = Inputs(*(normal(SIZES["B"], length, SIZES["D"]) for length in lengths))
-    log, meanings = Log(module), weight_meanings(module)
+    inputs = drawn_inputs(pattern, normal)
+    log, meanings = Log(module, "BNDHE" + "M" * pattern.is_cross), weight_meanings(module)
     with torch.no_grad():
         for parameter in module.parameters():  # no weight is zero or one
-            parameter.add_(0.2 * normal(*parameter.shape))
+            parameter.clamp_(-2.0, 2.0).add_(0.2 * normal(*parameter.shape))
         for name, x in inputs.tensors().items():
             log.add(f"inputs/{name}", x, "")
         for name, x in module.state_dict().items():
@@ -195,7 +267,8 @@ def golden_vectors(
                 log.add(f"{case}/state_after_first", read_chunks(module, inputs, parts[:1], start)[1], state)
             output, after = read_chunks(module, inputs, parts, start)
             if case != "whole":
-                log.add(f"{case}/output", output, f"outputs of reading {', '.join(map(str, parts))} tokens")
+                text = f"outputs of reading {', '.join(map(str, parts))} tokens"
+                log.add(f"{case}/output", output, text, calls=parts)
             log.add(f"{case}/state", after, state)
         for case in ("right", "left"):
             masks = {"query_padding": padding_masks(case, inputs.query)}
@@ -214,10 +287,10 @@ def golden_vectors(
         if gradient is not None:
             log.add(f"gradient/{name}", gradient, "")
     manifest = {
-        "format": 1,
+        "format": 2,
         "attention": subject.name,
         "pattern": str(pattern),
-        "options": dict(options),
+        "options": options,
         "equations": inspect.getdoc(type(module)),
         "definitions": definitions(module),
         "legend": LEGEND,
@@ -235,62 +308,6 @@ def write_vectors(path: Path, vectors: Mapping[str, Tensor], manifest: Mapping[s
     for suffix, content in ((".safetensors", data), (".json", json.dumps(manifest, indent=1).encode())):
         with replacing(path.with_suffix(suffix)) as temporary:
             temporary.write_bytes(content)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One vector of a port: its error, and what is wrong with it (empty: nothing)."""
-
-    name: str
-    meaning: str
-    error: float
-    fault: str
-
-
-def compare(manifest: Path, port: Path) -> list[Comparison]:
-    """Return the comparisons of all vectors that a port has computed, in the order of the computation.
-
-    Raises:
-        UserError: a file is missing or damaged, or the port has no vector of the manifest, or an unknown one.
-    """
-    listed = json.loads(manifest.read_text(encoding="utf-8"))
-    expected, found = (_load(path) for path in (manifest.with_suffix(".safetensors"), port))
-    rows = {row["name"]: row for row in listed["vectors"]}
-    if unknown := sorted(found.keys() - rows.keys()):
-        raise UserError(f"{port}: {manifest} has no vector '{unknown[0]}'")
-    computed = [row for name, row in rows.items() if name in found and not name.startswith(("inputs/", "weights/"))]
-    if not computed:
-        raise UserError(f"{port}: no vector of {manifest} that a port computes, such as whole/output")
-    comparisons = []
-    for row in computed:
-        x, y = found[row["name"]], expected[row["name"]]
-        if x.shape != y.shape:
-            comparisons.append(Comparison(row["name"], row["meaning"], np.inf, f"shape {x.shape}, not {y.shape}"))
-            continue
-        error = _error(x, y)
-        fault = "" if error <= listed["tolerance"] else f"error {error:.2g}{_transposition(x, y, listed['tolerance'])}"
-        comparisons.append(Comparison(row["name"], row["meaning"], error, fault))
-    return comparisons
-
-
-def _error(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the largest error relative to one plus the expected size; infinite for NaN."""
-    error = np.abs(x.astype(float) - y.astype(float)) / (1.0 + np.abs(y.astype(float)))
-    return float(np.nan_to_num(error, nan=np.inf).max(initial=0.0))
-
-
-def _transposition(x: np.ndarray, y: np.ndarray, tolerance: float) -> str:
-    """Return which order of the dimensions would agree, if there is one."""
-    orders = [order for order in itertools.permutations(range(x.ndim)) if x.transpose(order).shape == y.shape]
-    agreeing = [order for order in orders if _error(x.transpose(order), y) <= tolerance]
-    return f"; equal if its dimensions are reordered as {agreeing[0]}" if agreeing else ""
-
-
-def _load(path: Path) -> dict[str, np.ndarray]:
-    try:
-        return safetensors().load_file(path)
-    except Exception as error:
-        raise UserError(f"cannot read the vectors {path}: {error}") from error
 
 
 def safetensors() -> Any:

@@ -50,6 +50,8 @@ def subject_class(name: str) -> type[nn.Module]:
         UserError: a file, package or name does not exist, or an option is invalid.
     """
     if name.startswith("hf:"):
+        if not name.split(":")[1]:
+            raise UserError(f"'{name}' has no model type; write hf:TYPE, such as hf:mamba2")
         from cab.verification.foreign.hugging_face import model_class  # imports yaml
 
         model_type, _, options = name.removeprefix("hf:").partition(":")
@@ -96,6 +98,8 @@ def adapter_of(function: Callable[..., Any], name: str, *, is_in_file: bool = Tr
 
 def _imported(name: str) -> Any:
     module, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+        raise UserError(f"'{name}' is not package.module:name; write, for example, torch.nn:Linear, or FILE.py:Class")
     file = Path(*module.split(".")).with_suffix(".py")
     of_file = f"; write {file}:{attribute}" if file.is_file() else ""
     try:

@@ -19,7 +19,7 @@ Fields = dict[str, Any]
 """The fields of a configuration."""
 
 RULES: dict[str, int | str] = yaml.safe_load(Path(__file__).with_name("shrink.yaml").read_text(encoding="utf-8"))
-"""Sizes by a pattern of the field's name."""
+"""Sizes by a pattern of the name of a configuration field."""
 
 LAYERS = re.compile(r"(num_|n_|num_hidden_|num_decoder_|num_encoder_|encoder_|decoder_)(layers?|blocks)")
 HEADS = re.compile(r"num_attention_heads|n_heads?|num_heads|decoder_attention_heads")

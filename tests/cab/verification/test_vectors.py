@@ -15,20 +15,27 @@ from cab.verification.suite import subject_of
 from cab.verification.vectors import definitions
 
 GIVEN = ("inputs/", "weights/")
+NAMES = ("kda", "dsa", "nsa", "moba", "mlstm", "gla", "ssd", "vanilla")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("vectors")
-    for words in (["kda"], ["linear", "--pattern", "CC"], ["fnet", "--pattern", "NS"]):
+    for words in (*([name] for name in NAMES), ["linear", "--pattern", "CC"], ["fnet", "--pattern", "NS"]):
         assert main(["export", *words, "--out", str(out)]) == 0
     return out
 
 
-def verify(folder: Path, port: dict[str, np.ndarray], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def computed(folder: Path, name: str) -> dict[str, np.ndarray]:
+    return {key: x for key, x in load_file(folder / f"{name}.safetensors").items() if not key.startswith(GIVEN)}
+
+
+def verify(
+    folder: Path, port: dict[str, np.ndarray], capsys: pytest.CaptureFixture[str], name: str = "kda"
+) -> tuple[int, str]:
     save_file({name: np.ascontiguousarray(x) for name, x in port.items()}, folder / "port.safetensors")
     capsys.readouterr()
-    status = main(["verify", str(folder / "port.safetensors"), "--vectors", str(folder / "kda.json")])
+    status = main(["verify", str(folder / "port.safetensors"), "--vectors", str(folder / f"{name}.json")])
     return status, capsys.readouterr().out + capsys.readouterr().err
 
 
@@ -42,9 +49,13 @@ def test_a_manifest_explains_every_vector_and_defines_every_function(folder):
     assert rows["weights/convolutions.key.weight"]["meaning"] == "[tap, head, 1, feature], the oldest token first"
     assert {"terms", "write", "unit", "rms_norm"} <= manifest["definitions"].keys()
     assert manifest["definitions"]["norm_eps"] == "1e-05"
-    parts = ("q_proj", "terms.log_decay", "update.0", "finish", "output", "state.memory")
+    parts = ("q_proj", "terms.log_decay", "update.output", "finish", "output", "state.memory")
     stages = [f"whole/{part}" for part in parts]
     assert [name for name in rows if name in stages] == stages
+    assert manifest["options"] | {"decay": "softplus", "short_convolution": 4} == manifest["options"]
+    assert "y_t = b + sum" in manifest["definitions"]["ShortConvolution"]
+    assert "log_decay: [B or 1, H, N] per head" in rows["whole/terms.log_decay"]["meaning"]
+    assert "memory: S after" in rows["whole/update.memory"]["meaning"]
     np.testing.assert_allclose(vectors["steps/output"], vectors["whole/output"], atol=1e-12)
 
 
@@ -62,13 +73,92 @@ def test_other_patterns_have_their_own_cases(folder, name, absent):
 
 
 def test_the_first_stage_that_differs_is_named(folder, capsys):
-    port = {name: x for name, x in load_file(folder / "kda.safetensors").items() if not name.startswith(GIVEN)}
-    assert verify(folder, port, capsys) == (0, f"{len(port)} vectors, different: 0\n")
+    port = computed(folder, "kda")
+    for name in NAMES:
+        own = computed(folder, name)
+        assert verify(folder, own, capsys, name) == (0, f"{len(own)} vectors, different: 0, missing: 0\n"), name
     later = {"whole/output": port["whole/output"] + 1.0, "whole/terms.key": port["whole/terms.key"] * (1 + 1e-7)}
     status, text = verify(folder, port | later, capsys)
     assert status == 1
     assert text.startswith("first difference: whole/terms.key (Compute the inputs of the recurrence")
-    assert text.endswith("vectors, different: 2\n")
+    assert text.endswith("vectors, different: 2, missing: 0\n")
+    _, text = verify(folder, {name: x * np.float32(1 + 1e-5) for name, x in port.items()}, capsys)
+    assert "different: 0," not in text
+    rounded = {name: x.astype(np.float32) if x.dtype == np.float64 else x for name, x in port.items()}
+    assert verify(folder, rounded, capsys)[0] == 0
+
+
+def test_missing_stages_are_named_and_a_token_with_its_call(folder, capsys):
+    port = computed(folder, "kda")
+    partial = {name: x for name, x in port.items() if not name.startswith(("steps/", "whole/terms.key"))}
+    status, text = verify(folder, partial, capsys)
+    missing = len(port) - len(partial)
+    assert (status, text.splitlines()[0]) == (1, "missing from whole: terms.key")
+    assert "missing from steps: state_after_first.memory, " in text
+    assert text.endswith(f"{len(port)} vectors, different: 0, missing: {missing}\n")
+    later = port["chunks/output"].copy()
+    later[1, 8:] += 1.0  # chunks of 7, 1, 11 and 4 tokens
+    _, text = verify(folder, port | {"chunks/output": later}, capsys)
+    assert "first at token 8, call 2 (counted from 0)" in text
+
+
+def test_a_normalizer_takes_either_side(folder):
+    sums = np.abs(load_file(folder / "mlstm.safetensors")["whole/update.output"][..., -1])
+    assert 0.05 < (sums > 1.0).mean() < 0.95
+    rows = {row["name"]: row for row in json.loads((folder / "mlstm.json").read_text())["vectors"]}
+    assert rows["whole/state.memory"]["layout"] == "B H 3 7"  # no M without a source
+
+
+def dsa_port(folder: Path, *, top_k: int = 4, takes_last: bool = False, eps: float = 1e-6) -> dict[str, np.ndarray]:
+    """Compute scores, choice and outputs of dsa from the definitions in the manifest."""
+    given = load_file(folder / "dsa.safetensors")
+    x, w = given["inputs/query"], {name.removeprefix("weights/"): x for name, x in given.items()}
+    (batch, n, _), heads, index_heads, width = x.shape, 5, 2, 32
+    key = x @ w["indexer.key.weight"].T
+    key = (key - key.mean(-1, keepdims=True)) / np.sqrt(key.var(-1, keepdims=True) + eps)
+    key = key * w["indexer.key_norm.weight"] + w["indexer.key_norm.bias"]
+    query = (x @ w["indexer.query.weight"].T).reshape(batch, n, index_heads, width)
+    products = np.maximum(np.einsum("btjf,bsf->btsj", query, key), 0.0)
+    scores = np.einsum("btsj,btj->bts", products, x @ w["indexer.weight.weight"].T) / np.sqrt(index_heads * width)
+    scores = np.where(np.tri(n, dtype=bool), scores, -np.inf)
+    order = np.lexsort((np.arange(n) * (-1 if takes_last else 1) + np.zeros_like(scores), -scores))[..., :top_k]
+    chosen = np.zeros(scores.shape, dtype=bool)
+    np.put_along_axis(chosen, order, True, axis=-1)
+    chosen &= scores > -np.inf
+    q, k, v = (
+        (x @ w[f"{name}_proj.weight"].T + w[f"{name}_proj.bias"]).reshape(batch, n, heads, -1).swapaxes(1, 2)
+        for name in "qkv"
+    )
+    logits = np.where(chosen[:, None], q @ k.swapaxes(2, 3) / np.sqrt(q.shape[-1]), -np.inf)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    sums = (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2).reshape(batch, n, -1)
+    output = sums @ w["out_proj.weight"].T + w["out_proj.bias"]
+    return {"whole/indexer.scores": scores[:, None], "whole/indexer.chosen": chosen[:, None], "whole/output": output}
+
+
+@pytest.mark.parametrize(
+    ("fault", "stage", "different"),
+    [
+        ({}, "", 0),
+        ({"top_k": 3}, "whole/indexer.chosen", 2),
+        ({"takes_last": True}, "whole/indexer.chosen", 2),
+        ({"eps": 1e-5}, "whole/indexer.scores", 1),
+    ],
+)
+def test_a_port_of_a_selection_shows_its_fault_in_the_choice(folder, capsys, fault, stage, different):
+    _, text = verify(folder, dsa_port(folder, **fault), capsys, "dsa")
+    assert f"different: {different}," in text
+    assert text.startswith(f"first difference: {stage} (" if stage else "missing from")
+
+
+@pytest.mark.parametrize("name", ["dsa", "moba"])
+def test_a_selection_leaves_tokens_out_and_has_ties(folder, name):
+    vectors = load_file(folder / f"{name}.safetensors")
+    scores, chosen = vectors["whole/indexer.scores"], vectors["whole/indexer.chosen"]
+    left_out = np.where(chosen, -np.inf, scores).max(-1)
+    smallest = np.where(chosen & (scores > -np.inf), scores, np.inf).min(-1)
+    assert ((left_out == smallest) & (left_out > -np.inf)).any()
+    assert 0.2 < chosen.sum() / (scores > -np.inf).sum() < 0.8
 
 
 def test_a_fault_of_the_update_is_told_apart_from_one_of_the_normalization(folder, capsys):
@@ -76,8 +166,8 @@ def test_a_fault_of_the_update_is_told_apart_from_one_of_the_normalization(folde
     later = {name: x + 1.0 for name, x in port.items() if name.startswith(("whole/finish", "whole/output"))}
     _, text = verify(folder, port | later, capsys)
     assert text.startswith("first difference: whole/finish")
-    _, text = verify(folder, port | later | {"whole/update.0": port["whole/update.0"] + 1.0}, capsys)
-    assert text.startswith("first difference: whole/update.0")
+    _, text = verify(folder, port | later | {"whole/update.output": port["whole/update.output"] + 1.0}, capsys)
+    assert text.startswith("first difference: whole/update.output")
 
 
 def test_an_order_of_dimensions_and_a_shape_are_named(folder, capsys):
