@@ -29,17 +29,8 @@ SIZES = {"B": 2, "N": 23, "M": 7, "D": 30, "H": 5, "E": 6}
 SMALL = {
     **{"top_k": 4, "num_blocks": 4, "block_size": 2, "compress_size": 2, "compress_stride": 1, "chunk_size": 3},
     **{"window": 3, "window_size": 3, "pooled_window": 5, "segment": 3, "memory": 3, "compressed": 2, "group_size": 3},
-    **{
-        "stride": 3,
-        "summary": 2,
-        "radius": 3,
-        "max_span": 5,
-        "ramp": 2,
-        "num_clusters": 3,
-        "num_buckets": 4,
-        "num_landmarks": 4,
-    },
-    **{"index_heads": 2},
+    **{"stride": 3, "summary": 2, "radius": 3, "max_span": 5, "ramp": 2, "num_clusters": 3, "num_buckets": 4},
+    **{"num_landmarks": 4, "index_heads": 2},
 }
 """Largest defaults of options with these names: N tokens are more than a method chooses, and few index heads, whose
 relu is often zero, tie scores."""
