@@ -215,6 +215,8 @@ def weight_meanings(module: nn.Module) -> dict[str, str]:
 
 def effective_options(cls: type[Attention], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return all options of a layer: those given, and defaults, of which sizes in tokens are at most :data:`SMALL`."""
+    if hasattr(cls, "parts"):  # a stack, which has the options of its parts
+        return dict(given)
     defaults = {name: x.default for name, x in inspect.signature(cls).parameters.items() if x.default is not x.empty}
     options = {**cls.common_options(), **defaults}
     options.pop("layer_position", None)  # the place in a network, which is no option
