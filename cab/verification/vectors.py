@@ -213,7 +213,7 @@ def weight_meanings(module: nn.Module) -> dict[str, str]:
     return meanings
 
 
-def effective_options(cls: type[Attention], given: Mapping[str, Any]) -> dict[str, Any]:
+def effective_options(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return all options of a layer: those given, and defaults, of which sizes in tokens are at most :data:`SMALL`."""
     if hasattr(cls, "parts"):  # a stack, which has the options of its parts
         return dict(given)
