@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from attentions.kernels.chunks import sums_by_targets
 from attentions.kernels.layers import rotate
-from attentions.kernels.numerics import upcast
+from attentions.kernels.numerics import as_factor, upcast
 from attentions.kernels.token_cache import append_tokens, empty_cache, padding_last
 from cab import Attention, DecodeState, PaddingMasks, Pattern, register_attention
 from cab.attention import CommonArguments, Decoded
@@ -114,7 +114,7 @@ class QuadraticUnit(GatedAttentionUnit):
     def compute(self, query: Tensor, _key: Tensor, _value: Tensor, padding: PaddingMasks) -> Tensor:
         is_causal = self.pattern is Pattern.CS
         q, k = (x.unsqueeze(1) for x in self.maps(query))
-        v = self.values(query).unsqueeze(1)
+        v = as_factor(F.silu(self.v_proj(query))).unsqueeze(1)
         scale: Tensor | float = self.scale_length
         if not is_causal:
             scale = lengths(query, padding.key).clamp(min=1)[:, None, None, None]

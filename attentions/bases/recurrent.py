@@ -131,20 +131,14 @@ class Recurrent(Attention):
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project [B, N, D] each to queries and keys [B, H or 1, N, K] and values [B, H, N, V]."""
-        maps = self.q_proj, self.k_proj, self.v_proj
-        if self.projects_jointly and query is key is value and query.is_cuda and query.shape[1] >= SHORTEST:
-            joint = F.linear(query, torch.cat([x.weight for x in maps]))
-            q, k, v = joint.split([x.out_features for x in maps], dim=-1)
+        if query is key is value and self.convolutions is not None:  # which read the parts in place
+            q, k, v = jointly(query, (self.q_proj, self.k_proj, self.v_proj))
+        elif query is key and self.key_heads == 1:
+            (q, k), v = jointly(query, (self.q_proj, self.k_proj)), self.v_proj(value)
         else:
             q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)
         queries, keys = (x.unflatten(-1, (self.key_heads, -1)).transpose(1, 2) for x in (q, k))
         return queries, keys, self.split_heads(v)
-
-    @property
-    def projects_jointly(self) -> bool:
-        """Whether one product reads the input; short convolutions read its parts in place, others would copy them."""
-        maps = self.q_proj, self.k_proj, self.v_proj
-        return self.convolutions is not None and all(type(x) is nn.Linear for x in maps)
 
     def activated(self, heads: Heads) -> Heads:
         """Apply silu if ``activates_heads``, unless it is a part of the short convolutions."""
@@ -275,6 +269,16 @@ class Recurrent(Attention):
             decay = now.log_decay.exp()
             memory = memory * (decay[..., None, None] if decay.dim() == 2 else decay.unsqueeze(-1))
         return memory + now.key.unsqueeze(-1) * now.value.unsqueeze(-2)
+
+
+def jointly(x: Tensor, maps: Sequence[nn.Module]) -> list[Tensor]:
+    """Apply maps to x [B, N, D]; linear ones by one product on a GPU, which reads x once."""
+    linear = [each for each in maps if type(each) is nn.Linear]
+    if len(linear) < len(maps) or not x.is_cuda or x.shape[1] < SHORTEST:
+        return [each(x) for each in maps]
+    joint = F.linear(x, torch.cat([each.weight for each in linear]))
+    parts = joint.split([each.out_features for each in linear], dim=-1)
+    return [part if each.bias is None else part + each.bias.to(part) for part, each in zip(parts, linear, strict=True)]
 
 
 def tokens_read(state: DecodeState, x: Tensor, padding: Tensor | None) -> Tensor:

@@ -87,7 +87,14 @@ unit = Operation("unit", _unit, fla_backend(_unit_by_fla))
 
 
 def _gated_skip(
-    output: Tensor, skip: Tensor, value: Tensor, gate: Tensor, weight: Tensor | None, *, eps: float = 0.0
+    output: Tensor,
+    skip: Tensor,
+    value: Tensor,
+    gate: Tensor,
+    weight: Tensor | None,
+    first: Tensor | None = None,
+    *,
+    eps: float = 0.0,
 ) -> Tensor:
     """Compute (output + skip value) silu(gate), and with ``weight`` its RMS norm over all heads of a token.
 
@@ -96,8 +103,11 @@ def _gated_skip(
         skip: [B or 1, H, N or 1, 1].
         gate: [B, N, H E].
         weight: [H E], or None.
+        first: output [B, H, 1, E] of the first token, if that of each other one is at the token before it, or None.
         eps: added to the mean square.
     """
+    if first is not None:
+        output = torch.cat([first, output[:, :, :-1]], dim=2)
     x = torch.addcmul(output, skip.to(value.dtype), value)
     if weight is not None:
         return rms_norm(x, weight, gate, eps=eps, is_joint=True, gates_first=True)
@@ -105,12 +115,20 @@ def _gated_skip(
 
 
 def _gated_skip_kernel(
-    output: Tensor, skip: Tensor, value: Tensor, gate: Tensor, weight: Tensor | None, *, eps: float = 0.0
+    output: Tensor,
+    skip: Tensor,
+    value: Tensor,
+    gate: Tensor,
+    weight: Tensor | None,
+    first: Tensor | None = None,
+    *,
+    eps: float = 0.0,
 ) -> Tensor:
     from attentions.kernels.triton_kernels import gated_skip
 
     tokens, of_heads = (x.transpose(1, 2).contiguous() for x in (output, skip))
-    result = gated_skip(tokens, of_heads, value.transpose(1, 2).contiguous(), gate.contiguous(), weight, eps)
+    value, first = value.transpose(1, 2).contiguous(), None if first is None else first.contiguous()
+    result = gated_skip(tokens, of_heads, value, gate.contiguous(), weight, first, eps)
     return result.transpose(1, 2)
 
 

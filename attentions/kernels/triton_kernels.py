@@ -199,6 +199,7 @@ def gated_skip_kernel(
     value: tl.tensor,
     gate: tl.tensor,
     weight: tl.tensor,
+    first: tl.tensor,
     output: tl.tensor,
     row_skips: tl.tensor,
     token_skips: tl.tensor,
@@ -207,9 +208,13 @@ def gated_skip_kernel(
     WIDTH: tl.constexpr,
     HEAD: tl.constexpr,
     NORMS: tl.constexpr,
+    SHIFT: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """Of one token; the factors of its heads are ``row_skips`` and ``token_skips`` numbers after each other."""
+    """Of one token, whose x is ``SHIFT`` tokens before it.
+
+    The factors of its heads are ``row_skips`` and ``token_skips`` numbers after each other.
+    """
     row, token = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     column = tl.arange(0, TILE)
     inside, start = column < WIDTH, (row * length + token) * WIDTH
@@ -218,7 +223,9 @@ def gated_skip_kernel(
     )
     v = tl.load(value + start + column, mask=inside, other=0.0).to(tl.float32)
     g = tl.load(gate + start + column, mask=inside, other=0.0).to(tl.float32)
-    y = tl.load(x + start + column, mask=inside, other=0.0).to(tl.float32)
+    y = tl.load(x + start - SHIFT * WIDTH + column, mask=inside & (token >= SHIFT), other=0.0).to(tl.float32)
+    if SHIFT:
+        y += tl.load(first + row * WIDTH + column, mask=inside & (token < SHIFT), other=0.0).to(tl.float32)
     y = (y + factor * v) * g / (1.0 + tl.exp(-g))
     if NORMS:
         y *= tl.rsqrt(tl.reduce(y * y, 0, tl.standard._sum_combine) / WIDTH + eps)
@@ -226,7 +233,9 @@ def gated_skip_kernel(
     tl.store(output + start + column, y, mask=inside)
 
 
-def gated_skip(x: Tensor, skip: Tensor, value: Tensor, gate: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+def gated_skip(
+    x: Tensor, skip: Tensor, value: Tensor, gate: Tensor, weight: Tensor | None, first: Tensor | None, eps: float
+) -> Tensor:
     """Compute (x + skip value) silu(gate), and with ``weight`` its RMS norm over a token, in float32.
 
     Args:
@@ -234,6 +243,7 @@ def gated_skip(x: Tensor, skip: Tensor, value: Tensor, gate: Tensor, weight: Ten
         skip: [B or 1, N or 1, H, 1].
         gate: [B, N, H E].
         weight: [H E] or None.
+        first: x [B, H, 1, E] of the first token, if that of each other one is at the token before it, or None.
         eps: added to the mean square.
     """
     rows, length, heads, head = x.shape
@@ -246,6 +256,7 @@ def gated_skip(x: Tensor, skip: Tensor, value: Tensor, gate: Tensor, weight: Ten
             value,
             gate,
             x if weight is None else weight,  # never loaded without NORMS
+            x if first is None else first,  # never loaded without SHIFT
             output,
             *steps,
             length,
@@ -253,99 +264,178 @@ def gated_skip(x: Tensor, skip: Tensor, value: Tensor, gate: Tensor, weight: Ten
             WIDTH=width,
             HEAD=head,
             NORMS=weight is not None,
+            SHIFT=0 if first is None else 1,
             TILE=triton.next_power_of_2(width),
         )
     return output
 
 
 TURNED_TOKENS = 16
-"""Tokens of one program."""
+"""Tokens that one program holds in registers."""
 
 
 @triton.jit
 def turned_kernel(
     query: tl.tensor,
     key: tl.tensor,
+    query_norm: tl.tensor,
+    key_norm: tl.tensor,
     query_bias: tl.tensor,
     key_bias: tl.tensor,
-    angle: tl.tensor,
+    turn: tl.tensor,
+    step: tl.tensor,
+    starts: tl.tensor,
+    query_factor: tl.tensor,
+    key_factor: tl.tensor,
     query_turned: tl.tensor,
     key_turned: tl.tensor,
     products: tl.tensor,
+    row_stride: tl.tensor,
+    token_stride: tl.tensor,
     length: tl.tensor,
+    num_blocks: tl.tensor,
+    eps: tl.tensor,
     HEADS: tl.constexpr,
     KEYS: tl.constexpr,
     PAIRS: tl.constexpr,
     PAIR_TILE: tl.constexpr,
     REST_TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
     TILE: tl.constexpr,
+    SCALES: tl.constexpr,
 ) -> None:
-    """Of one row and head, ``TILE`` tokens: the features of pairs, 2 c and 2 c + 1, and those after them."""
-    row = tl.program_id(0).to(tl.int64)
-    token = tl.program_id(1) * TILE + tl.arange(0, TILE)[:, None]
+    """Of one row and head, a block of tokens: the features of pairs, 2 c and 2 c + 1, and those after them."""
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     pair, rest = tl.arange(0, PAIR_TILE)[None, :], 2 * PAIRS + tl.arange(0, REST_TILE)[None, :]
-    seen = token < length
-    in_pairs, in_rest = seen & (pair < PAIRS), seen & (rest < KEYS)
-    source = ((row // HEADS) * length + token) * KEYS
-    target = (((row // HEADS) * length + token) * HEADS + row % HEADS) * KEYS
-    biases = (row % HEADS) * KEYS
-    turn = tl.load(angle + (row * length + token) * PAIRS + pair, mask=in_pairs, other=0.0).to(tl.float32)
-    cos, sin = tl.cos(turn), tl.sin(turn)
-    q_even = tl.load(query + source + 2 * pair, mask=in_pairs, other=0.0).to(tl.float32)
-    q_even += tl.load(query_bias + biases + 2 * pair, mask=pair < PAIRS, other=0.0).to(tl.float32)
-    q_odd = tl.load(query + source + 2 * pair + 1, mask=in_pairs, other=0.0).to(tl.float32)
-    q_odd += tl.load(query_bias + biases + 2 * pair + 1, mask=pair < PAIRS, other=0.0).to(tl.float32)
-    q_rest = tl.load(query + source + rest, mask=in_rest, other=0.0).to(tl.float32)
-    q_rest += tl.load(query_bias + biases + rest, mask=rest < KEYS, other=0.0).to(tl.float32)
-    k_even = tl.load(key + source + 2 * pair, mask=in_pairs, other=0.0).to(tl.float32)
-    k_even += tl.load(key_bias + biases + 2 * pair, mask=pair < PAIRS, other=0.0).to(tl.float32)
-    k_odd = tl.load(key + source + 2 * pair + 1, mask=in_pairs, other=0.0).to(tl.float32)
-    k_odd += tl.load(key_bias + biases + 2 * pair + 1, mask=pair < PAIRS, other=0.0).to(tl.float32)
-    k_rest = tl.load(key + source + rest, mask=in_rest, other=0.0).to(tl.float32)
-    k_rest += tl.load(key_bias + biases + rest, mask=rest < KEYS, other=0.0).to(tl.float32)
-    tl.store(query_turned + target + 2 * pair, q_even * cos - q_odd * sin, mask=in_pairs)
-    tl.store(query_turned + target + 2 * pair + 1, q_even * sin + q_odd * cos, mask=in_pairs)
-    tl.store(query_turned + target + rest, q_rest, mask=in_rest)
-    tl.store(key_turned + target + 2 * pair, k_even * cos - k_odd * sin, mask=in_pairs)
-    tl.store(key_turned + target + 2 * pair + 1, k_even * sin + k_odd * cos, mask=in_pairs)
-    tl.store(key_turned + target + rest, k_rest, mask=in_rest)
-    product = tl.reduce(q_even * k_even + q_odd * k_odd, 1, tl.standard._sum_combine)
-    product += tl.reduce(q_rest * k_rest, 1, tl.standard._sum_combine)
-    position = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    tl.store(products + row * length + position, product, mask=position < length)
+    is_pair, is_rest, head = pair < PAIRS, rest < KEYS, (row % HEADS) * KEYS
+    w_even = tl.load(query_norm + 2 * pair, mask=is_pair, other=0.0).to(tl.float32)
+    w_odd = tl.load(query_norm + 2 * pair + 1, mask=is_pair, other=0.0).to(tl.float32)
+    w_rest = tl.load(query_norm + rest, mask=is_rest, other=0.0).to(tl.float32)
+    u_even = tl.load(key_norm + 2 * pair, mask=is_pair, other=0.0).to(tl.float32)
+    u_odd = tl.load(key_norm + 2 * pair + 1, mask=is_pair, other=0.0).to(tl.float32)
+    u_rest = tl.load(key_norm + rest, mask=is_rest, other=0.0).to(tl.float32)
+    c_even = tl.load(query_bias + head + 2 * pair, mask=is_pair, other=0.0).to(tl.float32)
+    c_odd = tl.load(query_bias + head + 2 * pair + 1, mask=is_pair, other=0.0).to(tl.float32)
+    c_rest = tl.load(query_bias + head + rest, mask=is_rest, other=0.0).to(tl.float32)
+    b_even = tl.load(key_bias + head + 2 * pair, mask=is_pair, other=0.0).to(tl.float32)
+    b_odd = tl.load(key_bias + head + 2 * pair + 1, mask=is_pair, other=0.0).to(tl.float32)
+    b_rest = tl.load(key_bias + head + rest, mask=is_rest, other=0.0).to(tl.float32)
+    angle = tl.load(starts + (row * (num_blocks + 1) + block) * PAIRS + pair, mask=is_pair, other=0.0).to(tl.float32)
+    for tile in tl.range(0, BLOCK // TILE):
+        position = block * BLOCK + tile * TILE + tl.arange(0, TILE)
+        token = position[:, None]
+        seen = token < length
+        in_pairs, in_rest = seen & is_pair, seen & is_rest
+        source = (row // HEADS) * row_stride + token * token_stride
+        q_even = tl.load(query + source + 2 * pair, mask=in_pairs, other=0.0).to(tl.float32)
+        q_odd = tl.load(query + source + 2 * pair + 1, mask=in_pairs, other=0.0).to(tl.float32)
+        q_rest = tl.load(query + source + rest, mask=in_rest, other=0.0).to(tl.float32)
+        k_even = tl.load(key + source + 2 * pair, mask=in_pairs, other=0.0).to(tl.float32)
+        k_odd = tl.load(key + source + 2 * pair + 1, mask=in_pairs, other=0.0).to(tl.float32)
+        k_rest = tl.load(key + source + rest, mask=in_rest, other=0.0).to(tl.float32)
+        square = tl.reduce(q_even * q_even + q_odd * q_odd, 1, tl.standard._sum_combine)
+        square += tl.reduce(q_rest * q_rest, 1, tl.standard._sum_combine)
+        q_scale = tl.rsqrt(square / KEYS + eps)[:, None]
+        square = tl.reduce(k_even * k_even + k_odd * k_odd, 1, tl.standard._sum_combine)
+        square += tl.reduce(k_rest * k_rest, 1, tl.standard._sum_combine)
+        k_scale = tl.rsqrt(square / KEYS + eps)[:, None]
+        q_even, q_odd, q_rest = (
+            q_even * q_scale * w_even + c_even,
+            q_odd * q_scale * w_odd + c_odd,
+            q_rest * q_scale * w_rest + c_rest,
+        )
+        k_even, k_odd, k_rest = (
+            k_even * k_scale * u_even + b_even,
+            k_odd * k_scale * u_odd + b_odd,
+            k_rest * k_scale * u_rest + b_rest,
+        )
+        product = tl.reduce(q_even * k_even + q_odd * k_odd, 1, tl.standard._sum_combine)
+        product += tl.reduce(q_rest * k_rest, 1, tl.standard._sum_combine)
+        tl.store(products + row * length + position, product, mask=position < length)
+        move = tl.load(turn + ((row // HEADS) * length + token) * PAIRS + pair, mask=in_pairs, other=0.0).to(tl.float32)
+        move *= tl.load(step + row * length + token, mask=seen, other=0.0).to(tl.float32)
+        turns = angle + tl.associative_scan(move, 0, tl.standard._sum_combine)
+        angle += tl.reduce(move, 0, tl.standard._sum_combine)[None, :]
+        cos, sin = tl.cos(turns), tl.sin(turns)
+        reader = token
+        if SCALES:
+            factor = tl.load(query_factor + row * length + token, mask=seen, other=0.0).to(tl.float32)
+            q_even, q_odd, q_rest = q_even * factor, q_odd * factor, q_rest * factor
+            factor = tl.load(key_factor + row * length + token, mask=seen, other=0.0).to(tl.float32)
+            k_even, k_odd, k_rest = k_even * factor, k_odd * factor, k_rest * factor
+            reader = tl.where(token > 0, token - 1, length - 1)
+        target = query_turned + (((row // HEADS) * length + reader) * HEADS + row % HEADS) * KEYS
+        tl.store(target + 2 * pair, q_even * cos - q_odd * sin, mask=in_pairs)
+        tl.store(target + 2 * pair + 1, q_even * sin + q_odd * cos, mask=in_pairs)
+        tl.store(target + rest, q_rest, mask=in_rest)
+        target = key_turned + (((row // HEADS) * length + token) * HEADS + row % HEADS) * KEYS
+        tl.store(target + 2 * pair, k_even * cos - k_odd * sin, mask=in_pairs)
+        tl.store(target + 2 * pair + 1, k_even * sin + k_odd * cos, mask=in_pairs)
+        tl.store(target + rest, k_rest, mask=in_rest)
 
 
 def turned(
-    query: Tensor, key: Tensor, query_bias: Tensor, key_bias: Tensor, angle: Tensor
+    query: Tensor,
+    key: Tensor,
+    query_norm: Tensor,
+    key_norm: Tensor,
+    query_bias: Tensor,
+    key_bias: Tensor,
+    turn: Tensor,
+    step: Tensor,
+    starts: Tensor,
+    query_factor: Tensor | None,
+    key_factor: Tensor | None,
+    *,
+    eps: float,
+    block: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Add biases to queries and keys of all heads, turn both, and multiply them, in float32.
+    """Normalize queries and keys, add biases of all heads, turn both, and multiply them, in float32.
 
     Args:
-        query, key: [B, N, K].
-        query_bias, key_bias: [H, K].
-        angle: of the first R pairs of features, [B, H, N, R].
+        query, key: [B, N, K], with equal strides.
+        query_norm, key_norm: [K].
+        query_bias, key_bias: [H, 1, K].
+        turn: [B, N, R], of the first R pairs of features.
+        step: [B, H, N].
+        starts: angles [B, H, J + 1, R] before each of J blocks, and after the last one.
+        query_factor, key_factor: [B, H, N], or None; with factors, queries move by one token, the first to the end.
+        eps: added to the mean squares.
+        block: tokens of a block, a multiple of TURNED_TOKENS.
 
     Returns:
-        Queries and keys [B, N, H, K] in the dtype of ``query``, and their products, float32 [B, H, N].
+        Queries and keys [B, N, H, K] in the dtype of ``query``, and the products without factors, float32 [B, H, N].
     """
-    (rows, length, keys), heads, pairs = query.shape, len(query_bias), angle.shape[3]
+    (rows, length, keys), heads, pairs = query.shape, len(query_bias), turn.shape[2]
     outputs = [query.new_empty(rows, length, heads, keys) for _ in range(2)]
     products = query.new_empty(rows, heads, length, dtype=torch.float32)
+    num_blocks = starts.shape[2] - 1
     with torch.cuda.device_of(query):
-        turned_kernel[(rows * heads, triton.cdiv(length, TURNED_TOKENS))](
+        turned_kernel[(rows * heads, num_blocks)](
             query,
             key,
-            query_bias,
-            key_bias,
-            angle,
+            query_norm,
+            key_norm,
+            query_bias.contiguous(),
+            key_bias.contiguous(),
+            turn,
+            step,
+            starts,
+            step if query_factor is None else query_factor,  # never loaded without SCALES
+            step if key_factor is None else key_factor,
             *outputs,
             products,
+            *query.stride()[:2],
             length,
+            num_blocks,
+            eps,
             HEADS=heads,
             KEYS=keys,
             PAIRS=pairs,
             PAIR_TILE=triton.next_power_of_2(pairs),
             REST_TILE=triton.next_power_of_2(max(keys - 2 * pairs, 1)),
+            BLOCK=block,
             TILE=TURNED_TOKENS,
+            SCALES=query_factor is not None,
         )
     return outputs[0], outputs[1], products

@@ -19,7 +19,7 @@ TABLE = ROOT / "results" / "efficiency" / "layer_bytes.csv"
 ROWS = {row["attention"]: row for row in csv.DictReader(TABLE.read_text().splitlines())}
 
 ABOVE = {
-    "mamba3": "sums of angles, and keys and values of the token before, which the other layer has inside of its kernel",
+    "mamba3": "queries and keys of every head, and states of blocks, which the other layer has inside of its kernel",
 }
 """Layers above the limit, and why."""
 

@@ -69,7 +69,7 @@ def test_few_attentions_make_the_host_wait() -> None:
     assert {name for name, _ in READS_WITH_PADDING} <= set(NAMES)
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "kernelized", "synthesizer", "yoso_e"])
+@pytest.mark.parametrize("name", ["sigmoid", "kernelized", "synthesizer", "yoso_e", "flash_quad"])
 def test_weights_and_values_are_multiplied_in_bfloat16(name: str) -> None:
     assert torch.bfloat16 in on_fake_cuda.forward(name, "NS", "autocast")[0].products
     assert on_fake_cuda.forward(name, "NS", "float32")[0].products == {torch.float32}

@@ -322,11 +322,12 @@ def elementwise_stub(counts: Counts, name: str) -> Callable[..., Tensor]:
 def turned_stub(counts: Counts) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     """Return a stub of the kernel that gives queries and keys to each head."""
 
-    def run(query: Tensor, key: Tensor, *biases: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        (rows, length, keys), heads = query.shape, len(biases[0])
+    def run(query: Tensor, *inputs: Tensor | None, **_: float) -> tuple[Tensor, Tensor, Tensor]:
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        (rows, length, keys), heads = query.shape, len(tensors[3])
         outputs = query.new_empty(rows, length, heads, keys), query.new_empty(rows, length, heads, keys)
         products = query.new_empty(rows, heads, length, dtype=torch.float32)
-        Opaque(counts, "triton turned").count([query, key, *biases], [*outputs, products])
+        Opaque(counts, "triton turned").count([query, *tensors], [*outputs, products])
         return *outputs, products
 
     return run

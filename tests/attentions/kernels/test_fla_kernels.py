@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from attentions.bases.recurrent import Recurrent
 from attentions.forgetting import LONGEST, forgetting_attention
 from attentions.kda import KDAAttention
-from attentions.kernels import fla_kernels
+from attentions.kernels import chunks, fla_kernels
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import build_attention
@@ -93,6 +93,27 @@ def test_a_layer_in_bfloat16_is_computed_by_them(name: str, monkeypatch: pytest.
         assert uses.counts[operation.name] == {"pytorch" if reason else "fla": 1}
         assert not reason or uses.refusals[operation.name]["fla"].startswith(reason)
         assert inputs is not x or dtype is None or (output - expected).norm() <= 0.02 * expected.norm()
+
+
+def test_mamba3_reads_ahead_over_chunks_and_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16, with sequences that end in an earlier chunk or at its end, and a last chunk that is too short."""
+    module, x = with_output(build_attention("mamba3", pattern="CS", embed_dim=64, num_heads=2)), torch.randn(4, 200, 64)
+    padding = torch.arange(200) >= torch.tensor([[200], [193], [64], [37]])
+    expected = module(x, query_padding_mask=padding)
+    backend, by_blocks = recurrence.backends[0], recurrence.reference
+
+    def stand_in(*terms: Tensor | None) -> tuple[Tensor, Tensor]:
+        output, state = by_blocks(*(x if x is None else upcast(x) for x in terms))
+        return output.to(torch.bfloat16), state
+
+    for field, value in {"device": "cpu", "run": stand_in, "is_installed": True, "is_deterministic": True}.items():
+        monkeypatch.setattr(backend, field, value)
+    monkeypatch.setattr(chunks, "CPU_TOKENS", 1)
+    with torch.autocast("cpu", torch.bfloat16), used() as uses:
+        output = module(x, query_padding_mask=padding)
+    assert uses.counts["recurrence"] == {"fla": 3, "pytorch": 1}
+    for row, wanted in zip(output, expected, strict=True):
+        assert (row - wanted).norm() <= 0.02 * wanted.norm()
 
 
 @pytest.mark.parametrize(("keys", "values", "refused"), [(16, 256, False), (15, 64, True), (64, 257, True)])

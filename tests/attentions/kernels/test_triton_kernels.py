@@ -139,11 +139,15 @@ def test_the_kernels_are_as_exact_as_the_loops(name: str, operation: str, width:
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
 @pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (2, 5), (2, 1)])
 @pytest.mark.parametrize("norms", [False, True])
-def test_a_gate_after_a_skip(dtype: torch.dtype, error: float, rows: int, tokens: int, norms: bool) -> None:
+@pytest.mark.parametrize("shifts", [False, True])
+def test_a_gate_after_a_skip(
+    dtype: torch.dtype, error: float, rows: int, tokens: int, norms: bool, shifts: bool
+) -> None:
     """Factors of a head, of its tokens and of its sequences; a width that is no power of two."""
     output, value, gate = torch.randn(2, 5, 3, 7).transpose(1, 2), torch.randn(2, 3, 5, 7), torch.randn(2, 5, 21)
     weight = torch.rand(21) if norms else None
-    given = output, torch.randn(rows, 3, tokens, 1), value, gate, weight
+    first = torch.randn(2, 3, 1, 7) if shifts else None
+    given = output, torch.randn(rows, 3, tokens, 1), value, gate, weight, first
     inputs = [None if x is None else (x / 2).to(dtype) for x in given]
 
     def one_output(*inputs: Tensor | None) -> tuple[Tensor]:
@@ -158,13 +162,20 @@ def test_a_gate_after_a_skip(dtype: torch.dtype, error: float, rows: int, tokens
 @pytest.mark.usefixtures("_fused")
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
 @pytest.mark.parametrize(("keys", "pairs"), [(10, 2), (8, 4)])
-def test_turned_queries_and_keys(dtype: torch.dtype, error: float, keys: int, pairs: int) -> None:
-    """Tokens of two programs, and features that no pair has."""
-    heads, biases = (torch.randn(2, 2, 1, 19, keys) / 2).to(dtype), torch.randn(2, 3, 1, keys) / 2
-    inputs = [*heads, *biases, torch.randn(2, 3, 19, pairs)]
+@pytest.mark.parametrize("scales", [False, True])
+def test_turned_queries_and_keys(dtype: torch.dtype, error: float, keys: int, pairs: int, scales: bool) -> None:
+    """Tokens of two programs, features that no pair has, and angles of many turns."""
+    heads, norms = (torch.randn(2, 2, 1, 70, keys) / 2).to(dtype), torch.rand(2, keys)
+    biases, turn, step = torch.randn(2, 3, 1, keys) / 2, torch.randn(2, 70, pairs), torch.rand(2, 3, 70)
+    factors = torch.rand(2, 2, 3, 70) if scales else [None, None]
+    inputs = [*heads, *norms, *biases, turn, step, torch.rand(2, 3, pairs), *factors]
+
+    def function(*inputs: Tensor | None) -> tuple[Tensor, ...]:
+        return turned(*inputs, eps=1e-5)
+
     with use("triton"):
-        result = with_gradients(turned, inputs)
-    assert_near(result, with_gradients(turned, upcast(inputs)), error)
+        result = with_gradients(function, inputs)
+    assert_near(result, with_gradients(function, upcast(inputs)), error)
 
 
 def test_states_too_wide_for_the_kernel_go_a_step_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,13 +255,16 @@ def test_the_kernels_compile_for_a_gpu(
         assert ".target sm_90" in made.asm["ptx"]
         assert "mma.sync" in made.asm["ptx"]
         assert made.metadata.shared <= SHARED_MEMORY
-    tensors = dict.fromkeys(("x", "skip", "value", "gate", "weight", "output"), pointer)
+    tensors = dict.fromkeys(("x", "skip", "value", "gate", "weight", "first", "output"), pointer)
     numbers = dict.fromkeys(("row_skips", "token_skips", "length"), "i32") | {"eps": "fp32"}
-    constants = {"WIDTH": 8 * keys, "HEAD": keys, "NORMS": True, "TILE": 2048}
+    constants = {"WIDTH": 8 * keys, "HEAD": keys, "NORMS": True, "SHIFT": 1, "TILE": 2048}
     compiled(kernels.gated_skip_kernel, tensors, numbers, constants, 4)
-    names = "query", "key", "query_bias", "key_bias", "angle", "query_turned", "key_turned", "products"
-    constants = {"HEADS": 8, "KEYS": keys, "PAIRS": keys // 4, "PAIR_TILE": 64, "REST_TILE": 128, "TILE": 16}
-    compiled(kernels.turned_kernel, dict.fromkeys(names, pointer), {"length": "i32"}, constants, 4)
+    heads = "query", "key", "query_norm", "key_norm", "query_bias", "key_bias", "query_turned", "key_turned", "products"
+    names = *heads, "turn", "step", "starts", "query_factor", "key_factor"
+    numbers = dict.fromkeys(("row_stride", "token_stride", "length", "num_blocks"), "i32") | {"eps": "fp32"}
+    constants = {"HEADS": 8, "KEYS": keys, "PAIRS": keys // 4, "PAIR_TILE": 64, "REST_TILE": 128, "SCALES": True}
+    constants |= {"BLOCK": BLOCK, "TILE": kernels.TURNED_TOKENS}
+    compiled(kernels.turned_kernel, dict.fromkeys(names, pointer), numbers, constants, 4)
     tensors = dict.fromkeys(("initial", "added", "factor", "states", "last"), pointer)
     every = ("num_blocks", "size", "num_factors")
     for backwards, forgets, ones in ((False, True, ()), (True, True, every[2:]), (False, False, every[2:])):
