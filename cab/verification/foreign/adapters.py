@@ -95,6 +95,7 @@ class WrappedModule(ForeignModule):
         arguments = {name: sizes[name] for name in accepted} | dict.fromkeys(named & {"batch_first"}, True)
         self.module = factory(**arguments)
         self.embed_dim = getattr(self.module, "embed_dim", embed_dim)
+        self.batch_first = getattr(self.module, "batch_first", True)
 
     @classmethod
     def bound(cls, pattern: Pattern, options: Mapping[str, Any]) -> tuple[type[Self], dict[str, Any]]:
@@ -133,11 +134,10 @@ class WrappedModule(ForeignModule):
         if "attn_mask" not in names or "query_padding_mask" in names:
             return self.module(query, *source, **accepted)
         if self.pattern is Pattern.CS:
-            length = query.shape[1]
+            length = query.shape[1 if self.batch_first else 0]
             accepted["attn_mask"] = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
         source = source or (query, query) if "key" in names else ()
-        output = self.module(query, *source, **accepted)
-        return output[0] if isinstance(output, tuple) else output
+        return self.module(query, *source, **accepted)
 
 
 class FunctionAttention(ForeignModule):
