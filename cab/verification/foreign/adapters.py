@@ -14,6 +14,7 @@ from cab.claims import Claims
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.verification.inputs import LAYOUTS, arguments_of, takes_masks
+from cab.verification.subject import PLAIN
 
 ARGUMENTS = ("pattern", "embed_dim", "num_heads", "dropout")
 """Arguments that a factory may accept."""
@@ -50,13 +51,13 @@ class ForeignModule(nn.Module):
         package: distribution that provides the module; its version is recorded with the verification. Empty for a file.
         patterns: patterns in which the module can run.
         padding_layouts: padding layouts that the module supports.
-        claims: residual connections and MLPs leave most of an output to its own token.
+        claims: those of a plain module.
     """
 
     package: ClassVar[str] = ""
     patterns: ClassVar[tuple[Pattern, ...]] = tuple(Pattern)
     padding_layouts: tuple[str, ...] = ("right", "left")
-    claims: Claims = Claims(max_self_contribution=0.9999)
+    claims: Claims = PLAIN
 
     embed_dim: int
 

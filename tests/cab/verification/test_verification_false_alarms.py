@@ -110,6 +110,10 @@ def test_layouts_and_outputs_of_other_packages(name, as_factory):
     assert failed(factory, "CS", checks) == {}
 
 
+def test_a_normalized_block_with_a_residual_connection():
+    assert failed(sound.Normalized, "NS", ["second_derivative", "context_is_used"]) == {}
+
+
 class CachesTuple(sound.CachedAverage):
     def init_state(self, batch_size):
         return tuple(super().init_state(batch_size).values())

@@ -31,6 +31,13 @@ class PlainAverage(nn.Module):
         return (values.sum(1, keepdim=True) / weights.sum(1).clamp_min(1.0)[:, None, None]).expand_as(values)
 
 
+class Normalized(PlainAverage):
+    """A block that adds little to its input, and whose outputs have a constant sum."""
+
+    def forward(self, query, **masks):
+        return F.layer_norm(query + 0.1 * super().forward(query, **masks), query.shape[-1:])
+
+
 class PlainCross(nn.Module):
     """Cross attention in one head, with masks as PyTorch's own modules take them; any options in its constructor."""
 
