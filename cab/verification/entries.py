@@ -182,10 +182,11 @@ def build(subject: Subject, setup: Setup, *, keeps_zeros: bool = False) -> Modul
 
 def initial_state(module: Module, inputs: Inputs) -> State:
     """Return the decoding state of ``module`` for the batch, and for the source in cross patterns."""
-    batch_size = inputs.query.shape[0]
-    if inputs.key is None:
-        return module.init_state(batch_size)
-    return module.init_state(batch_size, key=inputs.key, value=inputs.value, key_padding_mask=inputs.key_padding)
+    source = {"key": inputs.key, "value": inputs.value, "key_padding_mask": inputs.key_padding}
+    state = module.init_state(inputs.query.shape[0], **source if inputs.key is not None else {})
+    if not isinstance(state, dict) or not all(isinstance(x, Tensor) for x in state.values()):
+        raise TypeError(f"init_state must return a flat dict of tensors, got {type(state).__name__}")
+    return state
 
 
 def decode(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -40,17 +40,24 @@ class Inputs:
     def run(self, module: Module, *, seed: int | None = None) -> Tensor:
         """Call ``module`` and return its output [B, N, D].
 
-        In self patterns the mask is passed under both names. With a ``seed``, torch's generator is seeded first.
+        In self patterns the mask is passed under both names. With a ``seed``, torch's generator is seeded first. The
+        attribute ``batch_first`` of another package's module is respected, and the first of several outputs returned.
         """
         if seed is not None:
             seed_torch(seed, self.query.device)
-        multiple = 1 if isinstance(module, Attention) else getattr(module, "length_multiple", 1)
+        is_own = isinstance(module, Attention)
+        multiple = 1 if is_own else getattr(module, "length_multiple", 1)
         if self.query.shape[1] % multiple or (self.key is not None and self.key.shape[1] % multiple):
             blocks = self.in_blocks(multiple, has_masks=bool(getattr(module, "padding_layouts", LAYOUTS)))
             return blocks.run(module)[:, : self.query.shape[1]]
         key_padding = self.query_padding if self.key is None else self.key_padding
-        masks = {"query_padding_mask": self.query_padding, "key_padding_mask": key_padding}
-        return module(*self.tensors().values(), **{name: mask for name, mask in masks.items() if mask is not None})
+        masks: dict[str, Any] = {"query_padding_mask": self.query_padding, "key_padding_mask": key_padding}
+        masks = {name: mask for name, mask in masks.items() if mask is not None}
+        if is_own:
+            return module(*self.tensors().values(), **masks)
+        is_turned = getattr(module, "batch_first", True) is False
+        output = first_value(module(*(x.transpose(0, 1) if is_turned else x for x in self.tensors().values()), **masks))
+        return output.transpose(0, 1) if is_turned else output
 
     def in_blocks(self, length: int, *, has_masks: bool) -> Inputs:
         """Return the inputs with zeros at the end, up to a multiple of ``length``, as padding if there are masks."""
@@ -100,6 +107,13 @@ class Inputs:
     def real(self) -> Tensor:
         """Mask [B, N] of the targets that are not padding."""
         return real_tokens(self.query, self.query_padding)
+
+
+def first_value(output: Any) -> Any:
+    """Return the first value of a tuple, a dict or a dataclass, or the output itself."""
+    values = vars(output) if is_dataclass(output) and not isinstance(output, dict) else output
+    values = [*values.values()] if isinstance(values, dict) else values
+    return values[0] if isinstance(values, list | tuple) and values else output
 
 
 def seed_torch(seed: int, device: torch.device | str) -> None:

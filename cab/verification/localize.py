@@ -7,8 +7,9 @@ submodule. Modules that pass are not run again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -64,12 +65,11 @@ def guilty(subject: Subject, group: str) -> str:
 @torch.no_grad()
 def _faults(subject: Subject, group: str) -> Iterator[str]:
     for experiment in EXPERIMENTS.get(group, ()):
-        for scale in (1.0, 4.0):
-            for length in LENGTHS:
-                module = subject.build()
-                inputs = subject.draw(module, length, length + 40, batch=1, scale=scale)
-                for parts, limit in experiment(subject, module, inputs):
-                    yield fault(parts, limit)
+        for batch, scale, length in product((1, 2), (1.0, 4.0), LENGTHS):  # one row first: some modules merge rows
+            module = subject.build()
+            inputs = subject.draw(module, length, length + 40, batch=batch, scale=scale, seed=length)
+            for parts, limit in experiment(subject, module, inputs):
+                yield fault(parts, limit)
 
 
 def fault(parts: Parts, limit: float) -> str:
@@ -150,6 +150,7 @@ def _tensors(value: Any, path: str = "") -> Tensors:
     """Return copies of the tensors in nested containers by place."""
     if isinstance(value, Tensor):
         return {path: value.detach().clone()}
+    value = vars(value) if is_dataclass(value) and not isinstance(value, dict) else value
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
     return {place: x for key, item in items for place, x in _tensors(item, f"{path}.{key}").items()}
 
@@ -210,12 +211,12 @@ def prefixes(_subject: Subject, module: Module, inputs: Inputs) -> Experiment:
 
 def padding(subject: Subject, module: Module, inputs: Inputs) -> Experiment:
     """Add padding."""
-    n, width = inputs.query.shape[1:]
+    rows, n, width = inputs.query.shape
     for side in (side for side in ("right", "left") if side in subject.padding_layouts):
         for value in (1.0, 1e4):
             places = torch.arange(n) + (3 if side == "left" else 0)
-            mask = torch.ones(1, n + 3, dtype=torch.bool).index_fill(1, places, value=False)
-            query = torch.full((1, n + 3, width), value).index_copy(1, places, inputs.query.cpu())
+            mask = torch.ones(rows, n + 3, dtype=torch.bool).index_fill(1, places, value=False)
+            query = torch.full((rows, n + 3, width), value).index_copy(1, places, inputs.query.cpu())
             padded = replace(inputs, query=query.to(inputs.query), query_padding=mask.to(inputs.query.device))
             view = tokens((n, torch.arange(n)), (n + 3, places))
             yield [(record(module, inputs), record(module, padded), view)], ROUNDING
@@ -243,7 +244,8 @@ def decoding(subject: Subject, module: Module, inputs: Inputs) -> Experiment:
     for layout, plan in [*(("", plan) for plan in plans), *((layout, plans[0]) for layout in layouts)]:
         real = torch.ones(n, dtype=torch.bool)
         real[0 if layout == "left" else n - 4 : 2 if layout == "left" else n - 2] = not layout
-        read = replace(inputs, query_padding=~real[None].to(inputs.query.device)) if layout else inputs
+        mask = ~real.expand(len(inputs.query), -1).to(inputs.query.device)
+        read = replace(inputs, query_padding=mask) if layout else inputs
         together, states, start = record(module, read), [initial_state(module, read)], 0
         parts: Parts = []
         for size in plan:

@@ -33,6 +33,12 @@ HINTS = {
     ),
     r"has no attend\(\)": ATTEND,
     r"attend\(\) (takes|got)": "attend receives query, key, value and padding, and additional inputs by name",
+    r"forward\(\) takes .* but 4 were given": (
+        "in cross patterns, forward receives query, key and value; pass value to a module that reads one memory, and "
+        "declare claims = Claims(uses_key=False)"
+    ),
+    r"could not create a primitive": "this processor lacks the dtype; declare `autocast_dtypes` without it",
+    r"init_state must return": "convert another cache in init_state, step and prefill",
     r"unexpected keyword argument '(query|key)_padding_mask'": (
         "forward accepts query_padding_mask and key_padding_mask; without padding, declare padding_layouts = ()"
     ),

@@ -33,6 +33,10 @@ LONG, LONG_WIDTH, LONG_HEADS = 4133, 16, 2
 """A length that exceeds the blocks and caches of real methods, and the module size at such lengths."""
 
 
+PLAIN = Claims(max_self_contribution=0.9999)
+"""Claims of a module without its own: residual connections and MLPs leave most of an output to its own token."""
+
+
 def fact(measure: Callable[[Subject], Any]) -> Any:
     """Return a property that is measured once for all checks of a subject."""
 
@@ -178,7 +182,7 @@ class Subject:
     @fact
     def claims(self) -> Claims:
         """Return what the class claims about its method in this pattern."""
-        return getattr(self.build(), "claims", Claims())
+        return getattr(self.build(), "claims", PLAIN)
 
     @fact
     def max_token_distance(self) -> int | None:

@@ -132,7 +132,7 @@ def graph_leaves(call: Call) -> Variants:
 
 
 class _Slopes(nn.Module):
-    """A module whose output is the gradient to the query of a module's summed outputs, plus that to the source."""
+    """A module whose output is the gradient to the query of a module's weighted outputs, plus that to the source."""
 
     def __init__(self, module: Module) -> None:
         super().__init__()
@@ -141,7 +141,8 @@ class _Slopes(nn.Module):
     def forward(self, *tensors: Tensor) -> Tensor:
         with torch.enable_grad():
             leaves = [x if x.requires_grad else x.detach().requires_grad_() for x in tensors]
-            total = Inputs(*leaves).run(self.module).sum()  # whose gradient starts from constants
+            output = Inputs(*leaves).run(self.module)
+            total = (output * random_direction(output)).sum()  # a plain sum of normalized outputs is constant
             query, *source = torch.autograd.grad(total, leaves, create_graph=True, materialize_grads=True)
             return sum(((x * random_direction(x)).sum(1, keepdim=True) for x in source), query + 0.0 * leaves[0])
 

@@ -14,6 +14,7 @@ from cab.claims import Claims
 from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.verification.inputs import LAYOUTS, arguments_of, takes_masks
+from cab.verification.subject import PLAIN
 
 ARGUMENTS = ("pattern", "embed_dim", "num_heads", "dropout")
 """Arguments that a factory may accept."""
@@ -50,13 +51,13 @@ class ForeignModule(nn.Module):
         package: distribution that provides the module; its version is recorded with the verification. Empty for a file.
         patterns: patterns in which the module can run.
         padding_layouts: padding layouts that the module supports.
-        claims: residual connections and MLPs leave most of an output to its own token.
+        claims: those of a plain module.
     """
 
     package: ClassVar[str] = ""
     patterns: ClassVar[tuple[Pattern, ...]] = tuple(Pattern)
     padding_layouts: tuple[str, ...] = ("right", "left")
-    claims: Claims = Claims(max_self_contribution=0.9999)
+    claims: Claims = PLAIN
 
     embed_dim: int
 
@@ -95,6 +96,7 @@ class WrappedModule(ForeignModule):
         arguments = {name: sizes[name] for name in accepted} | dict.fromkeys(named & {"batch_first"}, True)
         self.module = factory(**arguments)
         self.embed_dim = getattr(self.module, "embed_dim", embed_dim)
+        self.batch_first = getattr(self.module, "batch_first", True)
 
     @classmethod
     def bound(cls, pattern: Pattern, options: Mapping[str, Any]) -> tuple[type[Self], dict[str, Any]]:
@@ -133,11 +135,10 @@ class WrappedModule(ForeignModule):
         if "attn_mask" not in names or "query_padding_mask" in names:
             return self.module(query, *source, **accepted)
         if self.pattern is Pattern.CS:
-            length = query.shape[1]
+            length = query.shape[1 if self.batch_first else 0]
             accepted["attn_mask"] = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
         source = source or (query, query) if "key" in names else ()
-        output = self.module(query, *source, **accepted)
-        return output[0] if isinstance(output, tuple) else output
+        return self.module(query, *source, **accepted)
 
 
 class FunctionAttention(ForeignModule):

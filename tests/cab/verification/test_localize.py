@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
@@ -61,6 +63,7 @@ DEFECTS = [
     ("lookahead_perturbation", lambda x: x + x.roll(-1, 1)),
     ("lookahead_length", lambda x: x * (1 + x.shape[1])),
     ("rows_independent", lambda x: x - 0.5 * x.mean(0)),
+    ("rows_independent", lambda x: (x / x.abs().amax() * 31).round() * x.abs().amax() / 31),
     ("padded_left", lambda x: x + x.cumsum(1) / 9),
     ("eval_repeatable", Sum()),
     ("eval_repeatable", lambda x: x + 0.05 * torch.randn_like(x)),
@@ -98,6 +101,54 @@ def test_a_defect_of_single_tokens_is_named():
 
     [result] = verify_attention(Broken, "CS", checks=["decode_steps"], quick=True)
     assert result.guilty == "out_proj (Linear)"
+
+
+@dataclass
+class Output:
+    x: torch.Tensor
+
+
+class Cached(nn.Module):
+    """The mean of a cache, whose rows the planted defect mixes, and which no batch of one row shows."""
+
+    def __init__(self, embed_dim, *, is_broken):
+        super().__init__()
+        self.is_broken, self.value = is_broken, nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, x, earlier):
+        values = torch.cat([earlier.roll(1, 0) if self.is_broken else earlier, self.value(x)], 1)
+        counts = torch.arange(1, 1 + values.shape[1])[:, None]
+        return Output((values.cumsum(1) / counts)[:, -x.shape[1] :]), values
+
+
+class CachedModel(nn.Module):
+    def __init__(self, embed_dim):
+        super().__init__()
+        self.embed_dim = embed_dim
+        self.layers = nn.ModuleList([Cached(embed_dim, is_broken=i == 1) for i in range(3)])
+
+    def init_state(self, batch_size):
+        return {str(i): torch.zeros(batch_size, 0, self.embed_dim) for i in range(3)}
+
+    def read(self, x, state):
+        new = {}
+        for i, layer in enumerate(self.layers):
+            output, new[str(i)] = layer(x, state[str(i)])
+            x = x + output.x
+        return x, new
+
+    def step(self, token, state):
+        output, state = self.read(token.reshape(len(token), 1, -1), state)
+        return output.reshape(token.shape), state
+
+    def forward(self, query):
+        return self.read(query, self.init_state(len(query)))[0]
+
+
+def test_mixed_rows_of_a_cache_are_named():
+    [result] = verify_attention(CachedModel, "CS", checks=["decode_steps"], quick=True)
+    assert not result.passed
+    assert result.guilty.startswith("layers.1 (Cached)")
 
 
 @pytest.mark.parametrize("group", EXPERIMENTS)

@@ -100,6 +100,43 @@ def test_reentrant_checkpoints():
     assert failures(Checkpointed, "CS", checks) == {}
 
 
+@pytest.mark.parametrize("as_factory", [False, True])
+@pytest.mark.parametrize("name", ["TokensFirst", "TokensFirstMasked", "Named", "Dict", "Structured"])
+def test_layouts_and_outputs_of_other_packages(name, as_factory):
+    """A batch in the second dimension, and outputs that are the first of several values."""
+    cls = getattr(sound, name)
+    factory = adapter_of((lambda embed_dim: cls(embed_dim)) if as_factory else cls, name)
+    checks = ["determinism", "contract", "batches", "lengths", "causality", "padding", "gradient_is_derivative"]
+    assert failed(factory, "CS", checks) == {}
+
+
+def test_a_normalized_block_with_a_residual_connection():
+    assert failed(sound.Normalized, "NS", ["second_derivative", "context_is_used"]) == {}
+
+
+class CachesTuple(sound.CachedAverage):
+    def init_state(self, batch_size):
+        return tuple(super().init_state(batch_size).values())
+
+
+def test_another_cache_is_one_finding():
+    wrong = failed(CachesTuple, "CS", ["decode_steps", "decode_keeps_state", "state_has_rows", "lookahead_gradient"])
+    assert "lookahead_gradient" not in wrong
+    assert len({result.error for result in wrong.values()}) == 1
+    text = "TypeError: init_state must return a flat dict of tensors, got tuple; convert another cache in init_state"
+    assert text in wrong["decode_steps"].detail
+
+
+class ReadsMemory(sound.PlainCross):
+    def forward(self, query, memory):
+        return super().forward(query, memory, memory)
+
+
+def test_a_memory_is_the_value():
+    with pytest.raises(UserError, match=r"but 4 were given.*declare claims = Claims\(uses_key=False\)"):
+        failed(ReadsMemory, "NC", ["same_seed"])
+
+
 class Blocks(sound.PlainAverage):
     """Causal means within blocks of 8 tokens, of whole blocks only."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -26,6 +29,13 @@ class PlainAverage(nn.Module):
         if self.is_causal:
             return values.cumsum(1) / weights.cumsum(1).clamp_min(1.0)[..., None]
         return (values.sum(1, keepdim=True) / weights.sum(1).clamp_min(1.0)[:, None, None]).expand_as(values)
+
+
+class Normalized(PlainAverage):
+    """A block that adds little to its input, and whose outputs have a constant sum."""
+
+    def forward(self, query, **masks):
+        return F.layer_norm(query + 0.1 * super().forward(query, **masks), query.shape[-1:])
 
 
 class PlainCross(nn.Module):
@@ -92,3 +102,63 @@ class CachedAverage(PlainAverage):
             token = token.masked_fill(real == 0.0, 0.0)
         state = {"sum": state["sum"] + real * self.value(token), "count": state["count"] + real}
         return (state["sum"] / state["count"].clamp_min(1.0)).reshape(query_t.shape), state
+
+
+class TokensFirst(nn.Module):
+    """The causal mean of tokens [N, B, D]."""
+
+    batch_first = False
+
+    def __init__(self, embed_dim):
+        super().__init__()
+        self.value = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, x):
+        return self.value(x).cumsum(0) / torch.arange(1, 1 + len(x)).to(x)[:, None, None]
+
+
+class TokensFirstMasked(nn.Module):
+    """Attention with the layout and masks of ``torch.nn.MultiheadAttention``, which give finite values everywhere."""
+
+    batch_first = False
+
+    def __init__(self, embed_dim):
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(embed_dim, embed_dim) for _ in range(3))
+
+    def forward(self, query, key, value, key_padding_mask=None, attn_mask=None):
+        hidden = attn_mask[None]
+        if key_padding_mask is not None:
+            hidden = hidden | key_padding_mask[:, None]
+        q, k, v = (linear(x).transpose(0, 1) for linear, x in zip(self.maps, (query, key, value), strict=True))
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden, torch.finfo(q.dtype).min).softmax(-1)
+        return (weights @ v).transpose(0, 1), weights
+
+
+class Outputs(NamedTuple):
+    output: torch.Tensor
+    weights: torch.Tensor | None = None
+
+
+@dataclass
+class Structure:
+    output: torch.Tensor
+    weights: torch.Tensor | None = None
+
+
+class Named(TokensFirst):
+    """The mean of tokens [B, N, D], in a named tuple."""
+
+    batch_first = True
+    container = Outputs
+
+    def forward(self, x):
+        return self.container(super().forward(x.transpose(0, 1)).transpose(0, 1))
+
+
+class Dict(Named):
+    container = staticmethod(lambda x: {"output": x, "weights": None})
+
+
+class Structured(Named):
+    container = Structure
