@@ -19,7 +19,9 @@ from cab.records.identity import (
     changed,
     changed_modules,
     differences,
+    differing,
     distinctions,
+    flat,
     forward_batch_size,
     hash_of,
     settings,
@@ -44,9 +46,28 @@ def refused(path: Path, words: str) -> None:
 
 
 def test_settings_that_distinguish_the_runs_of_a_cell_are_named() -> None:
-    runs = [(["abc", "1"], {"seed": 1, "trainer": {"eps": eps}}) for eps in (1, 2, 1)]
-    other = (["abc", "2"], {"seed": 2, "trainer": {"eps": 3}})
-    assert distinctions([*runs, other]) == ["trainer.eps=1", "trainer.eps=2", "trainer.eps=1", ""]
+    runs = [(["abc", "1"], {"seed": 1, "trainer": {"eps": eps}}, ()) for eps in (1, None, 1)]
+    other = (["abc", "2"], {"seed": 2, "trainer": {"eps": 3}}, ())
+    assert distinctions([*runs, other]) == ["trainer.eps=1", "trainer.eps=null", "trainer.eps=1", ""]
+
+
+ADDED = ["trainer.added"]
+
+
+@pytest.mark.parametrize(
+    ("changed_options", "texts"), [([], ["", ""]), (ADDED, ["trainer.added=default", "trainer.added=3"])]
+)
+@pytest.mark.parametrize("earlier", [{"eps": 1}, {"eps": 1, "removed": 2}])
+def test_an_option_that_a_run_lacks_has_its_default(
+    changed_options: list[str], texts: list[str], earlier: dict[str, Any]
+) -> None:
+    """It was added since or removed; only a run that changed it differs."""
+    later = {"eps": 1, "added": 3}
+    runs = [((), {"trainer": earlier}, ["trainer.eps"]), ((), {"trainer": later}, ["trainer.eps", *changed_options])]
+    assert distinctions(runs) == texts
+    assert distinctions(runs[::-1]) == texts[::-1]
+    standard, own = flat({"trainer": earlier}), flat({"trainer": later})
+    assert differing([(own, changed_options), (standard, ())]) == changed_options
 
 
 @pytest.mark.parametrize("name", ["task", "dataset", "backbone", "pattern", "preset", "attention"])

@@ -35,7 +35,7 @@ from cab.results.costs import (
     read_costs,
 )
 from cab.results.load import load_results
-from cab.results.suite_board import OTHER, TIME, recall_points, suite_csv, suite_of
+from cab.results.suite_board import TIME, recall_points, suite_csv, suite_of
 from cab.results.verdict import cost_texts
 from cab.runner.report import Outcome, Report
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, with_config
@@ -155,7 +155,7 @@ def test_an_edited_copy_has_no_cost_and_state_of_the_original(
     cost = measured_costs()["linear", "CS"]
     assert rows["ours"][fields].tolist() == [1056, False, cost.time, cost.decode_ms, "n"]
     assert rows["edited"][fields[:-1]].isna().all()
-    assert (rows["edited"]["complexity"], rows["edited"]["family"]) == ("", OTHER)
+    assert (rows["edited"]["complexity"], rows["edited"]["family"]) == ("", "constant state")
     assert "not measured against softmax" in texts_of(own[0], [tmp_path / "edited"])[-1]
     path = cost_path(tmp_path / "edited", *about(own[0]))
     path.parent.mkdir()

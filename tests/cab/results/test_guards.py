@@ -129,6 +129,22 @@ def test_the_data_of_the_anchors_take_precedence(caplog: pytest.LogCaptureFixtur
     assert "excluded: 2" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("changed", "warning"),
+    [
+        ({}, ""),
+        ({"trainer.added": 3}, "abc: trainer.added=default; local: trainer.added=3"),
+    ],
+)
+def test_an_option_that_earlier_runs_lack_is_another_setting_if_it_was_changed(
+    changed: dict[str, int], warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    later = {**mine(2.0, "local")["config"], "trainer": {"added": 3}}
+    comparable(table(mine(1.0, "abc"), mine(2.0, "local", config=later, changed_options=changed)))
+    texts = [f"mine etth1 M informer NC: compared attentions have different settings: {warning}"]
+    assert caplog.messages == (texts if warning else [])
+
+
 def test_records_of_two_versions_are_refused(tmp_path: Path) -> None:
     for version, name in enumerate(("abc", "local", "s4d"), 1):
         record = make_record({"mse": 1.0}, attention=name)
