@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cab.cli.terminal import log_to_terminal, print_note
+from cab.cli.terminal import log_to_terminal, print_note, unknown_flag
 from cab.errors import EXAMPLE_COMMAND, ExitError, Preempted, UserError, first_line, unknown_name
 from cab.files.disk import is_full_disk
 
@@ -165,7 +165,7 @@ class _Parser(argparse.ArgumentParser):
         namespace, unknown = parse(arguments)
         for argument in unknown:
             if argument.startswith("-"):
-                raise unknown_name("flag", argument.partition("=")[0], flags)
+                raise unknown_flag(argument.partition("=")[0], flags)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return namespace

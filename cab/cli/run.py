@@ -15,10 +15,10 @@ import yaml
 from cab.cli.run_help import help_text
 from cab.cli.score import print_verdict
 from cab.cli.status import print_statuses
-from cab.cli.terminal import log_to_terminal
+from cab.cli.terminal import log_to_terminal, unknown_flag
 from cab.config.hydra_options import refusal, replacement
 from cab.data.sources import data_sets
-from cab.errors import SYNONYMS, UserError, nearest_name, optional, unknown_name
+from cab.errors import SYNONYMS, UserError, nearest_name, optional
 from cab.files.disk import sanitize_text, user_path
 from cab.files.text_table import text_table
 from cab.records.identity import distinctions
@@ -188,7 +188,7 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
             flag, _, value = argument.partition("=")
             _refuse_key(flag.lstrip("-"), value or next(iter(overrides[index + 1 :]), "VALUE"))
             names = [name for action in parser._actions for name in action.option_strings]
-            raise unknown_name("flag", flag, [*names, "--debug", "--help"])
+            raise unknown_flag(flag, [*names, "--debug", "--help"])
     if "suite" in overrides:
         raise UserError(f"'suite' has no value; write `suite=NAME` ({', '.join(SUITES)})")
     return flags, overrides
@@ -306,7 +306,7 @@ def _task_table(records: Sequence[Record]) -> str:
     shared = [key for key in CELL if key not in ALWAYS_NAMED and len(set(columns[key])) == 1]
     title = " ".join(columns.pop(key)[0] for key in shared if records[0].cell[key])
     columns = {key: texts for key, texts in columns.items() if key not in shared}
-    settings = distinctions([(list(record.cell.values()), record.config) for record in records])
+    settings = distinctions([(list(record.cell.values()), record.config, record.changed) for record in records])
     if any(settings):
         columns["settings"] = settings
     align = "l" * len(columns) + "r"

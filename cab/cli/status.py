@@ -43,7 +43,8 @@ def print_statuses(results_dir: Path, *, as_csv: bool) -> None:
         print_note(f"no valid result record: {counted(len(rest), 'more file')} in {results_dir}")
         runs = [run for run in runs if run.status != "broken"] + broken[:SHOWN]
     cells = [[str(run.cell.get(key, "")) for key in CELL] for run in runs]
-    settings = distinctions([(cell, run.config) for cell, run in zip(cells, runs, strict=True)])
+    given = [[word.partition("=")[0] for word in run.command.split()] for run in runs]
+    settings = distinctions([(cell, run.config, names) for cell, run, names in zip(cells, runs, given, strict=True)])
     rows = [
         [*cell, different, run.status, run.detail, *(_short(run.speed.get(name)) for name in SPEED), run.hash]
         for cell, different, run in zip(cells, settings, runs, strict=True)

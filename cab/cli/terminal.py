@@ -1,16 +1,26 @@
-"""Output to a terminal: above the progress bar, and without control characters."""
+"""Output to a terminal: above the progress bar, and without control characters; the message for an unknown flag."""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable
 
+from cab.errors import UserError, nearest_name
 from cab.files.disk import sanitize_text
 
 
 def print_note(text: str) -> None:
     """Print a line to stderr."""
     print(sanitize_text(text), file=sys.stderr, flush=True)
+
+
+def unknown_flag(flag: str, known: Iterable[str]) -> UserError:
+    """Return the error for an unknown flag, with the nearest known one; the hyphens that all share are not compared."""
+    words = {name.lstrip("-"): name for name in known}
+    near = nearest_name(flag.lstrip("-"), words)
+    hint = f": did you mean '{words[near]}'? Known:" if near else "; known:"
+    return UserError(f"unknown flag '{flag}'{hint} {', '.join(sorted(words.values()))}")
 
 
 class TerminalHandler(logging.StreamHandler):

@@ -54,11 +54,16 @@ class OptionGroup:
         return {option.name: option.default for option in parameters if option.default is not option.empty}
 
     @classmethod
+    def examples(cls) -> Mapping[str, Any]:
+        """Return values of options for messages."""
+        return cls.defaults()
+
+    @classmethod
     def parse(cls, options: Mapping[str, Any]) -> Self:
         """Create the group from plain values; UserError for an option that is unknown, missing or invalid."""
         kinds, defaults = annotations_of(cls), cls.defaults()  # type: ignore[arg-type]  # mypy: a class is hashable
         check_complete(options, kinds, cls.group, defaults=defaults)
-        return cls(**checked_options(options, kinds, cls.group, defaults=defaults))
+        return cls(**checked_options(options, kinds, cls.group, defaults=cls.examples()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +102,12 @@ class TrainerConfig(OptionGroup):
     kernels: str | dict[str, str] | None = None  # records of older runs lack it
     compile: bool
     float32_matmul_precision: Literal["auto", "highest", "high"]
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Any]:
+        """Return the defaults, and values of the options whose default is null."""
+        numbers = {"micro_batch_size": 8, "max_epochs": 10, "max_steps": 1000, "stop_at": 0.1, "patience": 3}
+        return {**trainer_defaults(), **numbers, "kernels": "pytorch"}
 
     def __post_init__(self) -> None:
         if (self.max_epochs is None) == (self.max_steps is None):

@@ -8,7 +8,7 @@ what differs. It cannot see data files or environment variables that a module re
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -272,20 +272,42 @@ def value_changes(earlier: Mapping[str, Any], now: Mapping[str, Any], *, only_sh
     return ", ".join(filter(None, texts))
 
 
-def distinctions(runs: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> list[str]:
+def differing(runs: Sequence[tuple[Mapping[str, Any], Collection[str]]]) -> list[str]:
+    """Return the sorted names of the settings that differ among runs.
+
+    An option that a run lacks was added since or removed: the run used its default.
+
+    Args:
+        runs: the settings of each run by flat names, and the names of those that are not defaults.
+    """
+
+    def differs(name: str) -> bool:
+        values = [own[name] for own, _ in runs if name in own]
+        is_changed = any(name in changed_options for _, changed_options in runs)
+        return any(value != values[0] for value in values) or (is_changed and len(values) < len(runs))
+
+    return sorted(filter(differs, {name for own, _ in runs for name in own}))
+
+
+def assignments(names: Iterable[str], values: Mapping[str, Any]) -> list[str]:
+    """Return the settings as they are written in a command, such as ``task.tokenizer=null``."""
+    given = {name: values.get(name, "default") for name in names}
+    return [f"{name}={'null' if value is None else value}" for name, value in given.items()]
+
+
+def distinctions(runs: Sequence[tuple[Sequence[str], Mapping[str, Any], Collection[str]]]) -> list[str]:
     """Return the settings of each run that differ among the runs of its cell, such as ``trainer.learning_rate=0.03``.
 
     Args:
-        runs: the names in the cell and the configuration of each run.
+        runs: the names in the cell, the configuration, and the names of the changed options of each run.
     """
     places: dict[tuple[str, ...], list[int]] = {}
-    for index, (cell, _) in enumerate(runs):
+    for index, (cell, *_) in enumerate(runs):
         places.setdefault(tuple(cell), []).append(index)
     texts = [""] * len(runs)
-    for indices in [each for each in places.values() if len(each) > 1]:
-        values = [settings(runs[index][1]) for index in indices]
-        first = values[0]
-        names = {name for one in values for name in {**first, **one} if one.get(name) != first.get(name)}
-        for index, one in zip(indices, values, strict=True):
-            texts[index] = ", ".join(f"{name}={value}" for name, value in one.items() if name in names)
+    for indices in places.values():
+        compared = [(settings(config), options) for _, config, options in [runs[index] for index in indices]]
+        names = differing(compared)
+        for index, (own, _) in zip(indices, compared, strict=True):
+            texts[index] = ", ".join(assignments(names, own))
     return texts

@@ -15,7 +15,7 @@ from typing import Any
 
 from cab.files.disk import listed
 from cab.files.text_table import counted
-from cab.records.identity import CONFIGURATION, changed_modules, settings, value_changes
+from cab.records.identity import CONFIGURATION, assignments, changed_modules, differing, settings, value_changes
 from cab.records.record import COMPARISON_KEY, Record, Status
 from cab.registry.names import is_file
 from cab.registry.program import code_of, code_of_location
@@ -91,25 +91,22 @@ def _with_settings(records: Sequence[Record], names: list[str]) -> list[str]:
     for place, runs in _by_place(records, names).items():
         groups: dict[str, list[int]] = {}
         for i in runs if len(runs) > 1 else ():
-            compared = {key: records[i].config.get(key) for key in CONFIGURATION if key != "seed"}
-            groups.setdefault(json.dumps(compared, sort_keys=True), []).append(i)
+            values = {key: records[i].config.get(key) for key in CONFIGURATION if key != "seed"}
+            groups.setdefault(json.dumps(values, sort_keys=True), []).append(i)
         if len(groups) < 2:
             continue
-        of_groups = [(_settings(records[group[0]]), group) for group in groups.values()]
-        first = of_groups[0][0]
-        options = {name for own, _ in of_groups for name in own if own[name] != first.get(name, own[name])}
+        compared = {group[0]: (_settings(records[group[0]]), records[group[0]].changed) for group in groups.values()}
+        options = differing([*compared.values()])
 
-        def rank(of_group: tuple[dict[str, Any], list[int]], options: set[str] = options) -> tuple[int, int]:
-            _, group = of_group
+        def rank(group: list[int], options: Sequence[str] = options) -> tuple[int, int]:
             command = "" if records[group[0]].is_bundled else records[group[0]].command
             is_set = [f"{name}=" in command for name in options]
             return sum(is_set), -sum(records[i].status is Status.FINISHED for i in group)
 
-        (standard, _), *others = sorted(of_groups, key=rank)
-        for own, group in others:  # an option that only one of them has was added since, or removed
-            differing = [name for name in own if name in standard and own[name] != standard[name]]
-            values = {name: "null" if own[name] is None else own[name] for name in sorted(differing)}
-            if text := ", ".join(f"{name}={value}" for name, value in values.items()):
+        standard, *others = sorted(groups.values(), key=rank)
+        for group in others:
+            own = compared[group[0]]
+            if text := ", ".join(assignments(differing([own, compared[standard[0]]]), own[0])):
                 if not all(records[i].is_bundled for i in runs):  # the sets of reference results differ by design
                     shown = _place_text(place)
                     log.warning(

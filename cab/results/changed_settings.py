@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UserError
 from cab.files.cache import prepared
-from cab.records.identity import configured, flat, measured
+from cab.records.identity import assignments, configured, differing, flat, measured
 from cab.registry.program import code_of_location, joined
 from cab.registry.registries import BACKBONES, TASKS
 from cab.registry.tables import config_folders
@@ -46,10 +46,9 @@ def changes(
     ``required``. A learning rate that was tuned may differ.
     """
     settings = {**dict.fromkeys(required), **settings_of(config)}
-    changed = {name for name, value in standard.items() if settings.get(name, value) != value}
-    changed |= {*changed_options} & settings.keys() - standard.keys()
-    changed -= {"trainer.learning_rate"} if config.get("tuning") is not None else set()
-    return sorted(f"{name}={'null' if settings[name] is None else settings[name]}" for name in changed)
+    tuned = {"trainer.learning_rate"} if config.get("tuning") is not None else set()
+    names = differing([(settings, changed_options), (standard, ())])
+    return assignments([name for name in names if name not in tuned], settings)
 
 
 def with_changed(frame: pd.DataFrame) -> pd.DataFrame:

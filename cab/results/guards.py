@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cab.errors import EXAMPLE_COMMAND, UserError
@@ -96,13 +96,13 @@ def _warn_about_settings(rows: pd.DataFrame) -> None:
     runs = runs_of(rows[rows["value"].notna()])
     place: Any
     for place, of in runs.groupby([*COMPARISON_KEY, "pattern"], sort=False):
-        found: dict[str, tuple[str, dict[str, Any]]] = {}  # the first attention with each setting
-        for name, config in zip(of["attention"], of["config"], strict=True):
+        found: dict[str, tuple[str, dict[str, Any], Collection[str]]] = {}  # the first attention with each setting
+        for name, config, changed in zip(of["attention"], of["config"], of["changed_options"], strict=True):
             trainer = {**config["trainer"], "forward_batch": forward_batch_size(config)}
             settings = {key: config.get(key) for key in ("task", "backbone", "other_attention")} | {"trainer": trainer}
-            found.setdefault(json.dumps(settings, sort_keys=True), (name, settings))
-        texts = distinctions([((), settings) for _, settings in found.values()])
-        shown = {text: f"{name}: {text}" for (name, _), text in zip(found.values(), texts, strict=True)}
+            found.setdefault(json.dumps(settings, sort_keys=True), (name, settings, changed))
+        texts = distinctions([((), settings, changed) for _, settings, changed in found.values()])
+        shown = {text: f"{name}: {text}" for (name, *_), text in zip(found.values(), texts, strict=True)}
         if len(shown) > 1:
             where = " ".join(filter(None, map(str, place)))
             listed = "; ".join(shown.values())
@@ -162,8 +162,8 @@ def without_copies(frame: pd.DataFrame) -> pd.DataFrame:
     one, other = repeated[(repeated[key] == repeated.iloc[0][key]).all(axis=1)].head(2).to_dict("records")
     cell = " ".join(f"{name}={one[name]}" for name in CELL if one[name] != "")
     files = " and ".join(dict.fromkeys([one["file"], other["file"]]))
-    configs = [each["config"] for each in (one, other) if each["hash"] != ""]
-    settings = " and ".join(filter(None, distinctions([((), config) for config in configs])))
+    configs = [((), each["config"], each["changed_options"]) for each in (one, other) if each["hash"] != ""]
+    settings = " and ".join(filter(None, distinctions(configs)))
     raise UserError(
         f"two results for one cell ({cell}, metric {one['metric']}): {files}{settings and f' ({settings})'}. "
         "Remove one, or score them separately"

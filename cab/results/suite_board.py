@@ -7,6 +7,7 @@ averaged over them. Costs are those of another configuration than K.
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -194,7 +195,7 @@ def _facts(
     state = (is_ours and suite_states().get(name)) or causal.suite_state
     at_length = {pattern: cost for pattern, cost in known.items() if cost.length == LENGTH}
     return {
-        "family": families().get(name.partition("(")[0], OTHER) if is_ours else OTHER,
+        "family": families().get(re.split(r"[ (]", name)[0], OTHER),
         "suite_state_numbers": state.numbers if state else None,
         "suite_state_grows": state.grows if state else None,
         "complexity": declared,

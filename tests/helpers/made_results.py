@@ -42,6 +42,11 @@ def result(
     return row | {name: changes[name] for name in changes if name in COLUMNS}
 
 
+def mine(value: float, attention: str, metric: str = "mse", **changes: Any) -> dict[str, Any]:
+    """A result of a task that Table 3 does not have."""
+    return result(value, attention, metric, **{"task": "mine", **changes})
+
+
 def table(*rows: dict[str, Any]) -> pd.DataFrame:
     """The frame of rows of :func:`result`."""
     return pd.DataFrame(rows, columns=list(COLUMNS))

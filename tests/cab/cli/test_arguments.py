@@ -122,6 +122,7 @@ def test_what_a_run_refuses_is_refused_without_running(
         (["efficiency", "vanilla", "--out", "file/costs.csv"], "file"),
         (["demo", "--out", "file"], "--out: file is not a folder"),
         (["verify", "abc", "--quik"], "unknown flag '--quik': did you mean '--quick'?"),
+        (["crossover", "--taks", "lm"], "unknown flag '--taks'; known: --baseline, --csv, --help, --protocol"),
         (["data", "get"], "unknown subcommand 'get' (known: download, list, verify)"),
         (["paper", "tabel3"], "unknown subcommand 'tabel3': did you mean 'table3'?"),
         (["paper", "table3", "--formt", "csv"], "unknown flag '--formt': did you mean '--format'?"),

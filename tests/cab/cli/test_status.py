@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -34,3 +35,18 @@ def test_many_foreign_files_are_a_few_lines(
     assert text.count("is not a result record") == SHOWN
     if command == ["status"]:
         assert (text.count("finished"), text.count("broken")) == (2, SHOWN)
+
+
+@pytest.mark.parametrize(
+    ("command", "settings"),
+    [("cab run", {""}), ("cab run trainer.added=3", {"trainer.added=default", "trainer.added=3"})],
+)
+def test_an_option_that_an_earlier_run_lacks_is_shown_if_the_command_sets_it(
+    command: str, settings: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_record({"mse": 1.0}, command="cab run").write(tmp_path)
+    make_record({"mse": 1.0}, command=command, config={"trainer": {"added": 3}}).write(tmp_path)
+    assert main(["status", str(tmp_path), "--csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert len(rows) == 2
+    assert {row["settings"] for row in rows} == settings

@@ -41,6 +41,14 @@ def test_schedules_follow_their_definitions(changes: dict[str, Any], epoch: int,
     assert {step: rate(step) for step in rates} == pytest.approx(rates)
 
 
+@pytest.mark.parametrize("name", TrainerConfig.examples())
+def test_an_invalid_value_is_refused_with_an_example_that_is_valid(name: str) -> None:
+    with pytest.raises(UserError, match=rf"for example trainer\.{name}=.+") as refusal:
+        config(**{name: object()})
+    example = OmegaConf.create(f"value: {str(refusal.value).rpartition(f'trainer.{name}=')[2]}").value
+    config(**{name: example}, **({"max_steps": None} if name == "max_epochs" else {}))
+
+
 def test_epochs_become_steps() -> None:
     assert config(max_steps=None, max_epochs=6).num_steps(7) == 42
 

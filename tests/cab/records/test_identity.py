@@ -1,16 +1,14 @@
-"""A record whose cell, configuration and hash disagree is refused by every reader."""
+"""The identity of a run: what is hashed, and what differs between two runs."""
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cab import UserError
 from cab.executed import SOURCES
 from cab.records.identity import (
     MOVED,
@@ -19,67 +17,40 @@ from cab.records.identity import (
     changed,
     changed_modules,
     differences,
+    differing,
     distinctions,
+    flat,
     forward_batch_size,
     hash_of,
     settings,
     why_not_resumed,
 )
-from cab.records.record import Record, with_checksum
 from cab.registry.program import can_change_score, digest_now
-from tests.helpers.made_records import make_record
-
-
-def resealed(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(with_checksum(content)))
-    return path
-
-
-def refused(path: Path, words: str) -> None:
-    with pytest.raises(UserError, match=words) as raised:
-        Record.read(path)
-    assert "\n" not in str(raised.value)
 
 
 def test_settings_that_distinguish_the_runs_of_a_cell_are_named() -> None:
-    runs = [(["abc", "1"], {"seed": 1, "trainer": {"eps": eps}}) for eps in (1, 2, 1)]
-    other = (["abc", "2"], {"seed": 2, "trainer": {"eps": 3}})
-    assert distinctions([*runs, other]) == ["trainer.eps=1", "trainer.eps=2", "trainer.eps=1", ""]
+    runs = [(["abc", "1"], {"seed": 1, "trainer": {"eps": eps}}, ()) for eps in (1, None, 1)]
+    other = (["abc", "2"], {"seed": 2, "trainer": {"eps": 3}}, ())
+    assert distinctions([*runs, other]) == ["trainer.eps=1", "trainer.eps=null", "trainer.eps=1", ""]
 
 
-@pytest.mark.parametrize("name", ["task", "dataset", "backbone", "pattern", "preset", "attention"])
-def test_a_relabeled_record_is_refused(name: str, tmp_path: Path) -> None:
-    path = make_record({"mse": 1.0}, attention="abc(num_landmarks=8)").write(tmp_path)
-    other = {"pattern": "NS"}.get(name, "other")
-    refused(resealed(path, lambda record: record["cell"].update({name: other})), f"its cell has {name} {other!r:.3}")
+ADDED = ["trainer.added"]
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda record: record["cell"].update(seed=3), "its cell has seed 3, its configuration 0"),
-        (lambda record: record.update(task_version=99), "its version of the task is 99, but that is not what its hash"),
-        (lambda record: record.update(hash="0" * 16), r"its hash is 0000000000000000, that of its configuration \w+"),
-        (lambda record: record["changed"].update(made=8), "its hash is"),
-        (lambda record: record.update(engine="fairseq"), "its engine is 'fairseq', that of its configuration 'torch'"),
-        (lambda record: record["config"].update(engine="fairseq"), "its engine is 'torch'"),
-        (lambda record: record["cell"].update(config_variant=3), "its engine is"),
-        (lambda record: record["config"].pop("attention"), "has no field attention"),
-        (lambda record: record["config"].update(task=3), "is not a valid result record"),
-    ],
+    ("changed_options", "texts"), [([], ["", ""]), (ADDED, ["trainer.added=default", "trainer.added=3"])]
 )
-def test_parts_that_disagree_are_refused(
-    change: Callable[[dict[str, Any]], object], words: str, tmp_path: Path
+@pytest.mark.parametrize("earlier", [{"eps": 1}, {"eps": 1, "removed": 2}])
+def test_an_option_that_a_run_lacks_has_its_default(
+    changed_options: list[str], texts: list[str], earlier: dict[str, Any]
 ) -> None:
-    refused(resealed(make_record({"mse": 1.0}, attention="abc").write(tmp_path), change), words)
-
-
-def test_what_does_not_identify_a_run_can_differ(tmp_path: Path) -> None:
-    path = make_record({"mse": 1.0}).write(tmp_path)
-    resealed(path, lambda record: record["config"].update(results_dir="elsewhere", device="cuda"))
-    assert Record.read(path).config["device"] == "cuda"
+    """It was added since or removed; only a run that changed it differs."""
+    later = {"eps": 1, "added": 3}
+    runs = [((), {"trainer": earlier}, ["trainer.eps"]), ((), {"trainer": later}, ["trainer.eps", *changed_options])]
+    assert distinctions(runs) == texts
+    assert distinctions(runs[::-1]) == texts[::-1]
+    standard, own = flat({"trainer": earlier}), flat({"trainer": later})
+    assert differing([(own, changed_options), (standard, ())]) == changed_options
 
 
 def test_a_hash_does_not_depend_on_whether_the_configuration_was_read_from_json() -> None:
@@ -95,25 +66,29 @@ def test_only_what_differs_from_the_defaults_is_hashed() -> None:
     assert changed(settings({**config, "attention": {"name": "abc", "size": 9}}), defaults)["attention.size"] == 9
 
 
-def test_a_default_that_changed_is_named_and_an_added_option_is_not() -> None:
-    def identity(**attention: Any) -> Identity:
-        return Identity.of({"attention": attention, "trainer": {}}, Program(), {}, {})
+def identity(
+    attention: dict[str, Any] | None = None,
+    *,
+    data: dict[str, Any] | None = None,
+    modules: dict[str, str] | None = None,
+) -> Identity:
+    """The identity of a run with these options of its attention, data and modules of the project."""
+    config = {"attention": attention or {}, "trainer": {}}
+    return Identity.of(config, Program.recorded({}, modules or {}), data or {}, {})
 
-    earlier = identity(name="abc", size=8, removed=1)
-    assert differences(earlier, identity(name="abc", size=8, added=2)) == {}
-    assert differences(earlier, identity(name="abc", size=9)) == {"configuration": "attention.size was 8, is 9"}
+
+def test_a_default_that_changed_is_named_and_an_added_option_is_not() -> None:
+    earlier = identity({"name": "abc", "size": 8, "removed": 1})
+    assert differences(earlier, identity({"name": "abc", "size": 8, "added": 2})) == {}
+    assert differences(earlier, identity({"name": "abc", "size": 9})) == {"configuration": "attention.size was 8, is 9"}
     renamed = {"attention.slots": "attention.size"}
     now = Identity.of({"attention": {"name": "abc", "slots": 9}, "trainer": {}}, Program(), {}, {}, renamed)
     assert differences(earlier, now) == {"configuration": "attention.size was 8, is 9"}
 
 
 def test_of_nested_values_those_that_differ_are_named() -> None:
-    def identity(digest: str) -> Identity:
-        return Identity.of(
-            {"attention": {}, "trainer": {}}, Program(), {"books": {"config": None, "a.txt": digest}}, {}
-        )
-
-    assert differences(identity("1"), identity("2")) == {"data": "books.a.txt was 1, is 2"}
+    one, other = (identity(data={"books": {"config": None, "a.txt": digest}}) for digest in "12")
+    assert differences(one, other) == {"data": "books.a.txt was 1, is 2"}
 
 
 def test_modules_that_only_one_run_needed_do_not_differ_and_files_of_users_do() -> None:
@@ -139,17 +114,13 @@ def test_an_edited_module_of_the_runner_is_another_program(
     """Whether the record has the name of today or one that :data:`MOVED` knows."""
     file = Path(importlib.import_module(name).__file__ or "")
     moved = {old: before for old, (before, new, _) in MOVED.items() if new == name}
-
-    def identity(modules: dict[str, str]) -> Identity:
-        return Identity.of({"attention": {}, "trainer": {}}, Program.recorded({}, modules), {}, {})
-
-    earlier = identity({name: digest_now(name) or "", "cab.records.record": "1" * 16})
-    assert not why_not_resumed(earlier, identity({name: digest_now(name) or ""}))
+    earlier = identity(modules={name: digest_now(name) or "", "cab.records.record": "1" * 16})
+    assert not why_not_resumed(earlier, identity(modules={name: digest_now(name) or ""}))
     monkeypatch.setitem(SOURCES, str(file), file.read_bytes() + change.encode())
-    now = identity({name: digest_now(name) or ""})
+    now = identity(modules={name: digest_now(name) or ""})
     assert why_not_resumed(earlier, now) == (f"other code of the project ({name})" if is_other else "")
     for old, before in moved.items() if is_other else ():
-        assert why_not_resumed(identity({old: before}), now) == f"other code of the project ({name})"
+        assert why_not_resumed(identity(modules={old: before}), now) == f"other code of the project ({name})"
 
 
 def test_moved_code_has_a_digest_that_it_had() -> None:

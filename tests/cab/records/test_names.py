@@ -47,13 +47,20 @@ def test_the_bare_name_is_of_the_settings_that_no_command_changed(option: str, n
 @pytest.mark.parametrize(
     ("trainers", "config"),
     [
-        ([{"max_steps": 9}, {"max_steps": 9, "newer": 1}], {}),  # an option that was added since
         ([{"learning_rate": 0.1}, {"learning_rate": 0.01}], {"tuning": {"seed": 1000, "grid": []}}),
         ([{"micro_batch_size": 1}, {"micro_batch_size": 2}], {}),  # of the machine
     ],
 )
 def test_the_seeds_of_one_mean_share_settings(trainers: list[dict[str, Any]], config: dict[str, Any]) -> None:
     assert names_of_programs(runs_with(*trainers, **config)) == ["abc", "abc"]
+
+
+@pytest.mark.parametrize(("changed", "other"), [({}, "abc"), ({"trainer.newer": 1}, "abc [trainer.newer=1]")])
+def test_an_option_that_was_added_since_is_a_setting_of_runs_that_changed_it(
+    changed: dict[str, int], other: str
+) -> None:
+    earlier, later = runs_with({"max_steps": 9}, {"max_steps": 9, "newer": 1})
+    assert names_of_programs([earlier, dataclasses.replace(later, changed=changed)]) == ["abc", other]
 
 
 def test_settings_of_other_places_are_not_compared() -> None:

@@ -23,8 +23,12 @@ from tools.results.bundle import bundle
 
 
 def rewritten(path: Path, **changes: Any) -> Path:
-    """The record at ``path`` with parts replaced, and a seal that fits them."""
-    path.write_text(json.dumps(with_checksum(json.loads(path.read_text()) | changes)))
+    """The record at ``path`` with values replaced, ``cell__seed`` within a part, and a seal that fits them."""
+    content = json.loads(path.read_text())
+    for place, value in changes.items():
+        part, _, name = place.partition("__")
+        content[part] = {**content[part], name: value} if name else value
+    path.write_text(json.dumps(with_checksum(content)))
     return path
 
 
@@ -108,6 +112,20 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
         ({"revision": {}}, "has no field commit"),
         ({"config": make_about().config | {"trainer": 3}}, "its trainer is 3, not options"),
         ({"config": nested(500)}, "not a valid result record"),
+        *(
+            ({f"cell__{name}": "other"}, f"its cell has {name} 'ot")
+            for name in ("task", "dataset", "backbone", "preset", "attention")
+        ),
+        ({"cell__pattern": "NS"}, "its cell has pattern 'NS'"),
+        ({"cell__seed": 3}, "its cell has seed 3, its configuration 0"),
+        ({"cell__config_variant": 3}, "its engine is"),
+        ({"task_version": 99}, "its version of the task is 99, but that is not what its hash"),
+        ({"hash": "0" * 16}, r"its hash is 0000000000000000, that of its configuration \w+"),
+        ({"changed__made": 8}, "its hash is"),
+        ({"engine": "fairseq"}, "its engine is 'fairseq', that of its configuration 'torch'"),
+        ({"config__engine": "fairseq"}, "its engine is 'torch'"),
+        ({"config__task": 3}, "is not a valid result record"),
+        ({"config": {k: v for k, v in make_about().config.items() if k != "attention"}}, "has no field attention"),
     ],
 )
 def test_a_broken_record_is_one_line(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -116,6 +134,11 @@ def test_a_broken_record_is_one_line(changes: dict[str, Any], words: str, tmp_pa
         Record.read(path)
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_what_does_not_identify_a_run_can_differ(tmp_path: Path) -> None:
+    path = rewritten(make_record({"mse": 1.0}).write(tmp_path), config__results_dir="elsewhere", config__device="cuda")
+    assert Record.read(path).config["device"] == "cuda"
 
 
 def test_what_is_no_record_at_all(tmp_path: Path) -> None:

@@ -20,8 +20,10 @@ def official() -> pd.DataFrame:
 
 
 COUNTS = {
+    "3": {AGREES: 15, ROUNDING: 7},
     "6": {AGREES: 58, ROUNDING: 16},
     "7": {AGREES: 14, ROUNDING: 6},
+    "8": {AGREES: 1, ROUNDING: 1, CONTRADICTS: 10},
     "9": {AGREES: 13, ROUNDING: 5},
     "10": {AGREES: 9, ROUNDING: 1},
     "script": {CONTRADICTS: 1},
@@ -30,15 +32,9 @@ COUNTS = {
 """Verdicts of tables; tests/golden has every row that `cab paper audit` prints."""
 
 
-@pytest.mark.parametrize("table", COUNTS)
-def test_verdicts_of_a_table(table: str, official: pd.DataFrame) -> None:
-    assert official.loc[official["table"] == table, "verdict"].value_counts().to_dict() == COUNTS[table]
-
-
 def test_every_printed_number_has_a_verdict(official: pd.DataFrame) -> None:
-    sizes = official["table"].value_counts().to_dict()
-    assert sizes == {"6": 74, "3": 22, "7": 20, "8": 12, "9": 18, "10": 10, "script": 1, "11": 36, "12": 17}
-    assert set(official["verdict"]) == {AGREES, ROUNDING, CONTRADICTS, UNKNOWN}
+    counts = {table: rows["verdict"].value_counts().to_dict() for table, rows in official.groupby("table")}
+    assert counts == COUNTS
     known = official[official["verdict"] != UNKNOWN]
     assert (known["low"] <= known["recomputed"]).all()
     assert (known["recomputed"] <= known["high"]).all()

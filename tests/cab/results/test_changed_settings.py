@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cab.cli.main import main
 from cab.config.compose import compose
 from cab.records.record import Record
 from cab.results.changed_settings import with_changed
 from cab.runner.cell import Cell
-from tests.cab.results.conftest import frame_of
+from tests.cab.results.conftest import Command, frame_of
 from tests.helpers.made_records import make_record
 from tests.helpers.made_results import result, table
 
@@ -46,14 +45,14 @@ def test_results_of_other_presets_and_printed_values_have_none() -> None:
     assert with_changed(frame)["changed"].tolist() == [(), ()]
 
 
-def test_runs_with_other_settings_are_named_and_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("normalization", "is_marked"), [("official", True), ("results", False)])
+def test_runs_with_other_settings_are_named_and_marked(
+    normalization: str, is_marked: bool, tmp_path: Path, cab: Command
+) -> None:
     for options in (["attention=abc"], ["attention=local", "task.tokenizer=null"]):
         paper_record("task=lm", "dataset=pg19", "pattern=CS", *options).write(tmp_path)
-    for normalization, mark in (("official", " ‡"), ("results", "")):
-        assert main(["score", str(tmp_path), "--normalization", normalization]) == 0
-        shown = capsys.readouterr()
-        assert f"local{mark} " in shown.out
-        assert ("CS lm pg19 gpt2: local ‡ not comparable with the paper (task.tokenizer=null)" in shown.err) == bool(
-            mark
-        )
-        assert "abc ‡" not in shown.out + shown.err
+    shown = cab("score", tmp_path, "--normalization", normalization)
+    assert f"local{' ‡' if is_marked else ''} " in shown.out
+    note = "CS lm pg19 gpt2: local ‡ not comparable with the paper (task.tokenizer=null)"
+    assert (note in shown.err) == is_marked
+    assert "abc ‡" not in shown.out + shown.err

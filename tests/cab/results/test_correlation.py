@@ -20,16 +20,9 @@ NAMES = ["vanilla", "abc", "local", "linear", "performer", "s4d", "longshort", "
 
 
 def scores(indices: dict[tuple[str, str], dict[str, float]]) -> pd.DataFrame:
-    rows = [
-        (pattern, task, name, ci, math.nan, math.nan, 1)
-        for (pattern, task), values in indices.items()
-        for name, ci in values.items()
-    ]
-    return pd.DataFrame(rows, columns=["pattern", "task", "attention", "index", "low", "high", "seeds"])
-
-
-def of_task(values: list[float], task: str = "lm") -> pd.DataFrame:
-    return scores({("CS", task): dict(zip(NAMES, values, strict=False))})
+    rows = [(*place, name, index) for place, values in indices.items() for name, index in values.items()]
+    table = pd.DataFrame(rows, columns=["pattern", "task", "attention", "index"])
+    return table.assign(low=math.nan, high=math.nan, seeds=1)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from cab.results.costs import (
     read_costs,
 )
 from cab.results.load import load_results
-from cab.results.suite_board import OTHER, TIME, recall_points, suite_csv, suite_of
+from cab.results.suite_board import TIME, recall_points, suite_csv, suite_of
 from cab.results.verdict import cost_texts
 from cab.runner.report import Outcome, Report
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, with_config
@@ -126,14 +126,10 @@ def test_a_run_of_the_suite_ends_with_verdict_state_and_cost(
     arguments: tuple[str, ...], measures: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     steps: list[str] = []
-    monkeypatch.setattr(
-        "cab.runner.launch.run_sweeps", lambda *_, **__: Report(outcomes=[Outcome("", "cached", RECORD)])
-    )
-    for place, step in {
-        "cab.cli.run.print_verdict": "verdict",
-        "cab.efficiency.own.measure_state_of": "state",
-        "cab.efficiency.own.measure_cost_of": "cost",
-    }.items():
+    report = Report(outcomes=[Outcome("", "cached", RECORD)])
+    monkeypatch.setattr("cab.runner.launch.run_sweeps", lambda *_, **__: report)
+    places = ("cab.cli.run.print_verdict", "cab.efficiency.own.measure_state_of", "cab.efficiency.own.measure_cost_of")
+    for place, step in zip(places, ("verdict", "state", "cost"), strict=True):
         monkeypatch.setattr(place, lambda *_, step=step: steps.append(step))
     assert main(["run", "suite=core", "attention=abc", "task=probe", f"results_dir={tmp_path}", *arguments]) == 0
     assert steps == (["verdict", "state", "cost"] if measures else ["verdict"])
@@ -155,18 +151,13 @@ def test_an_edited_copy_has_no_cost_and_state_of_the_original(
     cost = measured_costs()["linear", "CS"]
     assert rows["ours"][fields].tolist() == [1056, False, cost.time, cost.decode_ms, "n"]
     assert rows["edited"][fields[:-1]].isna().all()
-    assert (rows["edited"]["complexity"], rows["edited"]["family"]) == ("", OTHER)
+    assert (rows["edited"]["complexity"], rows["edited"]["family"]) == ("", "constant state")
     assert "not measured against softmax" in texts_of(own[0], [tmp_path / "edited"])[-1]
     path = cost_path(tmp_path / "edited", *about(own[0]))
     path.parent.mkdir()
     write_table(path, [row | {"attention": "linear"} for row in (FORWARD, SUITE_STATE)] + [VANILLA])
     edited = own_row(made_suite, tmp_path / "edited")
-    assert edited[["suite_state_numbers", "suite_state_grows", TIME, "complexity"]].tolist() == [
-        256,
-        True,
-        0.25,
-        "n log n",
-    ]
+    assert [edited[name] for name in (*fields[:3], "complexity")] == [256, True, 0.25, "n log n"]
 
 
 def own_row(*folders: Path) -> pd.Series:
@@ -187,12 +178,11 @@ def write_table(path: Path, rows: list[dict[str, str]]) -> None:
 @pytest.mark.parametrize("source", ["stored", "--costs"])
 def test_the_row_of_a_class_has_its_cost(made_suite: Path, tmp_path: Path, source: str) -> None:
     own = [run for task in CELLS for run in seeds(task, "Mine", 80)]
-    paths = [record.write(tmp_path / "own") for record in own]
-    rows, path = [FORWARD, DECODE, VANILLA, SUITE_STATE], tmp_path / "costs.csv"
-    if source == "stored":
-        path = cost_path(paths[0].parent, *about(own[0]))
-        path.parent.mkdir()
-    write_table(path, rows)
+    for record in own:
+        record.write(tmp_path / "own")
+    path = cost_path(tmp_path / "own", *about(own[0])) if source == "stored" else tmp_path / "costs.csv"
+    path.parent.mkdir(exist_ok=True)
+    write_table(path, [FORWARD, DECODE, VANILLA, SUITE_STATE])
     suite_record("probe", "Mine", 80, 4).write(tmp_path / "without costs")
     results = load_results([made_suite, tmp_path / "without costs", tmp_path / "own"])
     suite = suite_of(results, read_costs(path) if source == "--costs" else {})
@@ -205,18 +195,13 @@ def test_the_row_of_a_class_has_its_cost(made_suite: Path, tmp_path: Path, sourc
 
 
 def test_rows_at_the_sizes_of_the_board() -> None:
-    others = [
-        FORWARD | change
-        for change in ({"embed_dim": "512"}, {"length": "4096"}, {"status": "oom"}, {"packed": "uniform"})
-    ]
-    for row in others:
-        row["relative_to_softmax"] = "9"
+    changes = ({"embed_dim": "512"}, {"length": "4096"}, {"status": "oom"}, {"packed": "uniform"})
+    others = [FORWARD | {"relative_to_softmax": "9"} | change for change in changes]
     early = DECODE | {"length": "256"}
     found = costs_in([FORWARD, DECODE, VANILLA, early, *others])
-    expected = MeasuredCost(0.25, 0.25, 2.0, 96, True, "n log n")
+    assert found["Mine", "CS"] == MeasuredCost(0.25, 0.25, 2.0, 96, True, "n log n")
     shorter = costs_in([FORWARD | {"length": "2048"}, VANILLA | {"length": "2048"}, VANILLA])["Mine", "CS"]
     assert (shorter.time, shorter.memory, shorter.length) == (0.25, 0.25, 2048)
-    assert found["Mine", "CS"] == expected
     assert not costs_in([DECODE, early | {"bytes": "90"}])["Mine", "CS"].has_constant_state
     assert costs_in(others) == {}
     assert costs_in([FORWARD | {"relative_to_softmax": "", "bytes": "?"}])["Mine", "CS"].time is None
@@ -226,20 +211,17 @@ def test_rows_at_the_sizes_of_the_board() -> None:
 def test_the_measurement_is_that_of_the_committed_costs() -> None:
     threads = torch.get_num_threads()
     measured = measure_for_board(AttentionSubject.parse("linear"), Pattern.CS)
-    found = {
-        (row.attention, row.phase, row.length): (row.embed_dim, row.num_heads)
-        for row in measured
-        if row.kind == "attention"
-    }
-    decode = {("linear", "decode", length): (512, 8) for length in (16, 64)}
-    assert found == {(name, "forward", 64): (256, 4) for name in ("vanilla", "linear")} | decode
+    rows = [row for row in measured if row.kind == "attention"]
+    forward = {(name, "forward", 64, 256, 4) for name in ("vanilla", "linear")}
+    assert {(row.attention, row.phase, row.length, row.embed_dim, row.num_heads) for row in rows} == {
+        *forward, ("linear", "decode", 16, 512, 8), ("linear", "decode", 64, 512, 8)
+    }  # fmt: skip
     assert {(row.threads, row.device, row.batch_size) for row in measured} == {(1, "cpu", 1)}
     assert torch.get_num_threads() == threads
     sizes = [row for row in read_csv(costs.MEASURED) if row["run"] in (*costs.RUNS.values(), costs.DECODING_RUN)]
     assert {(row["phase"], row["embed_dim"], row["num_heads"], row["repeats"]) for row in sizes} == {
-        ("forward", "256", "4", "3"),
-        ("decode", "512", "8", "3"),
-    }
+        ("forward", "256", "4", "3"), ("decode", "512", "8", "3")
+    }  # fmt: skip
 
 
 @pytest.mark.usefixtures("short")

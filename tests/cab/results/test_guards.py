@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from cab.cli.main import main
 from cab.errors import EXAMPLE_COMMAND, UserError
 from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import hash_of
@@ -20,13 +19,9 @@ from cab.results.guards import comparable, of_one_data, select
 from cab.results.index import NO_CONSTANTS, Scores, score
 from cab.results.index_tables import notes_on
 from cab.results.load import load_results
+from tests.cab.results.conftest import Command
 from tests.helpers.made_records import make_record, number
-from tests.helpers.made_results import index_of, result, table
-
-
-def mine(value: float, attention: str, metric: str = "mse", **changes: Any) -> dict[str, Any]:
-    """A result of a task that Table 3 does not have."""
-    return result(value, attention, metric, **{"task": "mine", **changes})
+from tests.helpers.made_results import index_of, mine, result, table
 
 
 def two(**changes: Any) -> list[dict[str, Any]]:
@@ -86,20 +81,21 @@ def test_generated_data_have_no_index() -> None:
     assert scored(*two(), *generated).table.equals(scored(*two()).table)
 
 
-def test_a_rehearsal_has_an_index_with_a_stamp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "options", [["--score", "index"], ["--normalization", "official", "--show", "pairwise"]], ids=["own", "official"]
+)
+def test_a_rehearsal_has_an_index_with_a_stamp(options: list[str], tmp_path: Path, cab: Command) -> None:
     """It is that of its own results, also if the constants of the paper are requested."""
     for name, mse in (("vanilla", 1.0), ("abc", 2.0), ("local", 4.0), ("lara", 3.0)):
         for part in ("M", "S"):
             names = {"dataset": "synthetic", "config_variant": part, "preset": "smoke"}
             make_record({"mse": mse, "mae": 1.0 - mse}, attention=name, **names).write(tmp_path)
-    for command in (["score", "--score", "index"], ["score", "--normalization", "official", "--show", "pairwise"]):
-        assert main([command[0], str(tmp_path), *command[1:], "--csv"]) == 0
-        output = capsys.readouterr()
-        assert all(row.count(",own,results") == 1 for row in output.out.splitlines()[1:])
-        assert "say nothing about attentions" in output.err
+    output = cab("score", tmp_path, *options, "--csv")
+    assert all(row.count(",own,results") == 1 for row in output.out.splitlines()[1:])
+    assert "say nothing about attentions" in output.err
 
 
-def test_results_on_other_data_are_excluded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_results_on_other_data_are_excluded(tmp_path: Path, caplog: pytest.LogCaptureFixture, cab: Command) -> None:
     """One warning names the place and a file of each; another place may have other data."""
     for name, data in (("vanilla", "feed"), ("abc", "feed"), ("lara", "feed"), ("local", "beef"), ("s4d", "beef")):
         make_record({"mse": number(name)}, attention=name, data={"fingerprint": data}).write(tmp_path)
@@ -109,7 +105,7 @@ def test_results_on_other_data_are_excluded(tmp_path: Path, caplog: pytest.LogCa
     assert len(kept["etth2"]) == 5
     for command in ("score", "correlation"):
         caplog.clear()
-        assert main([command, str(tmp_path)]) == 0
+        cab(command, tmp_path)
         [warning] = [text for text in caplog.messages if "on different data" in text]
         assert warning.startswith("mini lstf etth1 multivariate informer NC: ")
         assert warning.count(".json") == 2
@@ -127,6 +123,22 @@ def test_the_data_of_the_anchors_take_precedence(caplog: pytest.LogCaptureFixtur
     ]
     assert of_one_data(table(*rows))["attention"].tolist() == ["abc"]
     assert "excluded: 2" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changed", "warning"),
+    [
+        ({}, ""),
+        ({"trainer.added": 3}, "abc: trainer.added=default; local: trainer.added=3"),
+    ],
+)
+def test_an_option_that_earlier_runs_lack_is_another_setting_if_it_was_changed(
+    changed: dict[str, int], warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    later = {**mine(2.0, "local")["config"], "trainer": {"added": 3}}
+    comparable(table(mine(1.0, "abc"), mine(2.0, "local", config=later, changed_options=changed)))
+    texts = [f"mine etth1 M informer NC: compared attentions have different settings: {warning}"]
+    assert caplog.messages == (texts if warning else [])
 
 
 def test_records_of_two_versions_are_refused(tmp_path: Path) -> None:
@@ -174,35 +186,31 @@ def test_fewer_seeds_than_published_and_other_data_are_named(tmp_path: Path) -> 
     ]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_metric_that_is_not_a_number(value: float) -> None:
-    made = scored(*two(), mine(value, "s4d"))
-    assert math.isnan(index_of(made.table, "s4d"))
-    assert index_of(made.table, "abc") == pytest.approx(math.sqrt(0.5))
-    reason = "1 of 1 without a score (NaN, inf or overflow): informer etth1 M mse"
-    assert f"NC mine: no index for s4d ({reason})" in notes_on(made)
+LOST = "1 of 1 without a score (NaN, inf or overflow): informer etth1 M mse"
+EQUAL = "NC mine: no index; informer etth1 M mse: fewer than 2 attentions with different results"
+
+
+PAIRS = "NC: every metric of two attentions is 0.707 and -0.707 once normalized; run more attentions"
 
 
 @pytest.mark.parametrize(
-    "rows",
+    ("rows", "without", "notes"),
     [
-        [mine(1.0, "abc"), mine(2.0, "none")],
-        [mine(0.1 + 0.2, "abc"), mine(0.3, "local")],  # equal but for rounding
+        ([*two(), mine(math.nan, "s4d")], ["s4d"], {f"NC mine: no index for s4d ({LOST})"}),
+        ([*two(), mine(math.inf, "s4d")], ["s4d"], {f"NC mine: no index for s4d ({LOST})"}),
+        ([mine(1.0, "abc"), mine(2.0, "none")], ["abc", "none"], {EQUAL}),
+        ([mine(0.1 + 0.2, "abc"), mine(0.3, "local")], ["abc", "local"], {EQUAL, PAIRS}),  # equal but for rounding
+        ([*two(), mine(2.0, "none"), mine(2.0, "none", "mae")], [], {PAIRS}),  # a metric of none alone is not scored
     ],
 )
-def test_without_a_deviation_there_is_no_index(rows: list[dict[str, Any]]) -> None:
+def test_values_that_cannot_be_normalized_leave_no_index(
+    rows: list[dict[str, Any]], without: list[str], notes: set[str]
+) -> None:
     made = scored(*rows)
-    assert made.table["index"].isna().all()
-    reason = "fewer than 2 attentions with different results"
-    assert f"NC mine: no index; informer etth1 M mse: {reason}" in notes_on(made)
-
-
-def test_metrics_of_none_alone_are_not_scored() -> None:
-    made = scored(*two(), mine(2.0, "none"), mine(2.0, "none", "mae"))
-    assert math.isfinite(index_of(made.table, "none"))
-    assert "NC: every metric of two attentions is 0.707 and -0.707 once normalized; run more attentions" in notes_on(
-        made
-    )
+    of_task = made.table[made.table["task"] == "mine"]
+    assert of_task.loc[of_task["index"].isna(), "attention"].tolist() == without
+    assert set(notes_on(made)) == notes
+    assert "abc" in without or index_of(made.table, "abc") == pytest.approx(math.sqrt(0.5))
 
 
 def test_attentions_trained_differently_are_named(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from cab.results.index import COLUMNS, KEY, Scores, index_table, score, scores_b
 from cab.results.index_tables import notes_on
 from cab.results.load import load_results
 from cab.results.published import rows as printed
-from tests.helpers.made_results import index_of, result, table
+from tests.helpers.made_results import index_of, mine, result, table
 
 Rows = list[dict[str, Any]]
 
@@ -21,11 +21,6 @@ Rows = list[dict[str, Any]]
 @pytest.fixture(scope="module")
 def published() -> pd.DataFrame:
     return load_results(PAPER_DIR)
-
-
-def mine(value: float, attention: str, metric: str = "mse", **changes: Any) -> dict[str, Any]:
-    """A result of a task that Table 3 does not have."""
-    return result(value, attention, metric, **{"task": "mine", **changes})
 
 
 def scored(*rows: dict[str, Any], **options: Any) -> Scores:
@@ -49,25 +44,49 @@ def test_own_normalization_is_the_sample_deviation_over_the_attentions() -> None
     assert set(zip(scores["source"], scores["normalization"], strict=True)) == {("own", "results")}
 
 
-def test_metrics_are_averaged_flat_and_turned_so_that_higher_is_better() -> None:
-    values = {"abc": (3.0, 0.2, 10.0), "local": (5.0, 0.6, 40.0)}
-    rows = []
-    for name, (mse, acc, psnr) in values.items():
-        rows += [mine(mse, name), mine(acc, name, "acc"), mine(psnr, name, "psnr", backbone="other")]
-    scores = scored(*rows).table
-    unit = 1 / math.sqrt(2)  # two attentions are this many sample deviations from their mean
-    assert index_of(scores, "abc", "mine") == pytest.approx((unit - unit - unit) / 3)
-    assert index_of(scores, "local", "mine") == pytest.approx((-unit + unit + unit) / 3)
+UNIT = math.sqrt(0.5)
+"""Two attentions are this many sample deviations from their mean."""
+METRICS = {"abc": (3.0, 0.2, 10.0), "local": (5.0, 0.6, 40.0)}
 
 
-def test_average_is_over_tasks_not_over_metrics() -> None:
-    rows = []
-    for name, value in (("abc", 1.0), ("local", 2.0)):
-        rows += [mine(value, name), mine(value, name, "mae"), mine(value, name, "acc", task="yours")]
+@pytest.mark.parametrize(
+    ("rows", "indices"),
+    [
+        pytest.param(
+            [
+                row
+                for name, (mse, acc, psnr) in METRICS.items()
+                for row in (mine(mse, name), mine(acc, name, "acc"), mine(psnr, name, "psnr", backbone="other"))
+            ],
+            {("abc", "mine", "NC"): -UNIT / 3, ("local", "mine", "NC"): UNIT / 3},
+            id="a flat mean over metrics, turned so that higher is better",
+        ),
+        pytest.param(
+            [
+                row
+                for name, value in (("abc", 1.0), ("local", 2.0))
+                for row in (mine(value, name), mine(value, name, "mae"), mine(value, name, "acc", task="yours"))
+            ],
+            {("abc", "mine", "NC"): UNIT, ("abc", "yours", "NC"): -UNIT, ("abc", "all", "NC"): 0.0},
+            id="the average is over tasks, not over metrics",
+        ),
+        pytest.param(
+            [mine(1.0, "flash"), mine(2.0, "abc")],
+            {("flash", "all", "NC"): UNIT},
+            id="flash is softmax attention where vanilla was not run",
+        ),
+        pytest.param(
+            [mine(1.0, "abc"), mine(2.0, "local")]
+            + [mine(value, name, pattern="NS") for value, name in ((7.0, "abc"), (5.0, "local"))],
+            {("abc", "all", "NS"): -UNIT, ("abc", "all", "NC"): UNIT},
+            id="patterns are scored apart",
+        ),
+    ],
+)
+def test_means_of_normalized_metrics(rows: Rows, indices: dict[tuple[str, str, str], float]) -> None:
     scores = scored(*rows).table
-    assert index_of(scores, "abc", "mine") == pytest.approx(math.sqrt(0.5))
-    assert index_of(scores, "abc", "yours") == pytest.approx(-math.sqrt(0.5))
-    assert index_of(scores, "abc") == pytest.approx(0)
+    assert {key: index_of(scores, *key) for key in indices} == pytest.approx(indices)
+    assert scores["pattern"].drop_duplicates().tolist() == list(dict.fromkeys(key[2] for key in indices))
 
 
 def test_an_incomplete_row_has_no_index_and_keeps_its_complete_tasks() -> None:
@@ -75,7 +94,10 @@ def test_an_incomplete_row_has_no_index_and_keeps_its_complete_tasks() -> None:
     rows += [mine(value, name, "f_score", task="yours") for value, name in ((1.0, "abc"), (3.0, "local"))]
     rows += [mine(0.5, "abc", "mae"), mine(0.75, "s4d", "mae")]  # local lacks a metric, s4d a task
     scores = scored(*rows).table
-    found = {(row.task, row.attention): (math.isfinite(row.index_), row.missing) for row in _named(scores)}
+    found = {
+        (row.task, row.attention): (math.isfinite(row.index_), row.missing)
+        for row in scores.rename(columns={"index": "index_"}).itertuples()
+    }
     assert found == {
         ("mine", "abc"): (True, ""),
         ("mine", "local"): (False, "missing: informer etth1 M mae"),
@@ -88,10 +110,6 @@ def test_an_incomplete_row_has_no_index_and_keeps_its_complete_tasks() -> None:
         ("all", "s4d"): (False, "no index in yours"),
     }
     assert index_of(scores, "local", column="seeds") == 0
-
-
-def _named(scores: pd.DataFrame) -> Any:
-    return scores.rename(columns={"index": "index_"}).itertuples()
 
 
 def test_a_metric_of_one_seed_alone_makes_no_mean_over_the_seeds_that_have_it() -> None:
@@ -119,20 +137,6 @@ def test_none_flash_and_eager_are_scored_but_not_part_of_the_scale() -> None:
         assert index_of(scores, name) == pytest.approx(index_of(alone, name))
     assert index_of(scores, "eager") == pytest.approx(index_of(alone, "vanilla"))
     assert index_of(scores, "none") < -10
-
-
-def test_flash_is_softmax_attention_where_vanilla_was_not_run() -> None:
-    scores = scored(mine(1.0, "flash"), mine(2.0, "abc")).table
-    assert index_of(scores, "flash") == pytest.approx(math.sqrt(0.5))
-
-
-def test_patterns_are_scored_apart() -> None:
-    rows = [mine(1.0, "abc"), mine(2.0, "local")]
-    rows += [mine(7.0, "abc", pattern="NS"), mine(5.0, "local", pattern="NS")]
-    scores = scored(*rows).table
-    assert scores["pattern"].drop_duplicates().tolist() == ["NS", "NC"]
-    assert index_of(scores, "abc", pattern="NS") == pytest.approx(-math.sqrt(0.5))
-    assert index_of(scores, "abc", pattern="NC") == pytest.approx(math.sqrt(0.5))
 
 
 # --- tasks of Table 3 -------------------------------------------------------------------------------------------------
@@ -298,7 +302,7 @@ def test_no_source_changes_another(published: pd.DataFrame) -> None:
     metrics = published[(published["kind"] == "metric") & (published["task"] == "pcc")]
     metrics = metrics[metrics["attention"].isin(["abc", "vanilla"])]
     own = metrics.assign(preset="paper", source="own", seed=1, hash=metrics["attention"], file=metrics["attention"])
-    own = own.assign(config=[result(0.0)["config"]] * len(own))
+    own = own.assign(config=[result(0.0)["config"]] * len(own), changed_options=[{}] * len(own))
     together = index_table(pd.concat([own, published]), normalization="official")
     for source, alone in (("own", own), ("published", published), ("recomputed", published)):
         expected = index_table(alone, normalization="official").query("source == @source")

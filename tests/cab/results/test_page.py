@@ -1,8 +1,9 @@
-"""The page: structure, links, escaping."""
+"""The page: structure, links, escaping; it and other reports replace files when they are complete."""
 
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import itertools
 import re
@@ -14,15 +15,20 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
+from cab.cli.main import main
+from cab.files.disk import write_figure
 from cab.records.files import REFERENCE_DIRS
 from cab.results import figures
 from cab.results.leaderboard import index_boards
 from cab.results.load import load_results
 from cab.results.sections import board_sections
+from cab.results.table import write_csv
 from tests.helpers.made_records import make_record, number
 from tests.helpers.page import Elements, page_of
-from tests.helpers.suite_records import made_suite as made_suite, seeds
+from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
+from tools.suite.suite_anchors import write_anchors
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -222,10 +228,8 @@ def test_names_change_neither_elements_nor_cells(tmp_path: Path) -> None:
 
 def test_the_same_results_give_the_same_bytes() -> None:
     pairs = pd.DataFrame({"a": ["lm"], "b": ["sum"], "pearson": [0.25]})
-    images = [
-        figures.image(figures.correlation_figure(pairs, order=["lm", "sum"], title="index"), "index") for _ in range(2)
-    ]
-    assert images[0] == images[1]
+    one, other = (figures.correlation_figure(pairs, order=["lm", "sum"], title="index") for _ in range(2))
+    assert figures.image(one, "index") == figures.image(other, "index")
 
 
 @pytest.mark.slow
@@ -240,3 +244,47 @@ def test_the_page_of_the_reference_results_is_small(tmp_path: Path, monkeypatch:
         plain = re.sub(r"</?strong>", "**", re.sub(r"</?code>", "`", unescape(answer)))
         assert plain in document
     assert len(answers) >= 4
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _write_anchors(path: Path) -> None:
+    write_anchors([suite_record(task, name, 0) for task in CELLS for name in ("vanilla", "none")], path)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.csv", lambda path: write_csv(pd.DataFrame({"x": [1]}), path)),
+        ("a.csv", _write_anchors),
+        ("a.png", lambda path: write_figure(Figure(), path)),
+        ("a.pdf", lambda path: write_figure(Figure(), path)),
+    ],
+)
+def test_a_file_is_replaced_and_never_truncated(name: str, write: Callable[[Path], object], tmp_path: Path) -> None:
+    path, old = tmp_path / name, tmp_path / "old"
+    path.write_text("old")
+    old.hardlink_to(path)
+    write(path)
+    assert (old.read_text(), len(path.read_bytes()) > 3) == ("old", True)
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([name, "old"])
+
+
+def test_a_full_disk_leaves_the_old_page(
+    add: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    results, page = add({"mse": 1.0}), tmp_path / "out" / "index.html"
+    page.parent.mkdir()
+    page.write_text("old")
+    write_text = Path.write_text
+
+    def fill(path: Path, text: str, **options: str) -> int:
+        write_text(path, text[:100], **options)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fill)
+    assert main(["leaderboard", str(results.parent), "--out", str(page.parent)]) == 2
+    assert "no space left" in capfd.readouterr().err.lower()
+    assert page.read_text() == "old"
+    assert not list(page.parent.glob(".*"))

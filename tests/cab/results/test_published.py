@@ -9,12 +9,21 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import cab
-from cab.cli.main import main
 from cab.records.files import PAPER_DIR
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import tuned_options
-from cab.results.published import DIRECTIONS, on_published_sets, published_cells, rows, table3, tasks3, terms3
+from cab.results.load import load_results
+from cab.results.published import (
+    DIRECTIONS,
+    on_published_sets,
+    published_cells,
+    rows,
+    table3,
+    tasks3,
+    terms3,
+    with_composites,
+)
+from tests.cab.results.conftest import Command
 from tests.helpers.made_records import make_metric, make_record
 from tests.helpers.made_results import result, table
 
@@ -45,13 +54,12 @@ def test_every_difference_is_one_of_a_cell() -> None:
         assert any(all(row[key] in ("", getattr(cell, key)) for key in keys) for cell in CELLS), row
 
 
-def test_options_are_those_of_preset_paper(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_are_those_of_preset_paper(cab: Command) -> None:
     names = ("mlm", "roberta", "NS", "probsparse")
     [cell] = [c for c in CELLS if (c.task, c.backbone, c.pattern, c.attention) == names]
     assert cell.options == "mean_over=length sampled=per_query"
     assert tuned_options(*names)["mean_over"] == "length"
-    assert main(["paper", "differences", "--format", "csv"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(CELLS) + 1
+    assert len(cab("paper", "differences", "--format", "csv").rows) == len(CELLS)
 
 
 def test_published_names_are_registered() -> None:
@@ -68,13 +76,11 @@ def test_published_names_are_registered() -> None:
 # --- data sets --------------------------------------------------------------------------------------------------------
 
 
-def write_run(
-    folder: Path, published: pd.Series, *, dataset: str, config_variant: str = "", value: float = 1.0
-) -> None:
+def write_run(folder: Path, published: pd.Series, *, value: float = 1.0, **changes: str) -> None:
     """Write a record whose names are those of a row of results.csv, and whose cell is one that can be run."""
     cell = {name: published[name] for name in ("task", "backbone", "pattern", "attention")}
-    metric = make_metric(published["metric"], value)
-    make_record([metric], dataset=dataset, config_variant=config_variant, preset="paper", **cell).write(folder)
+    cell |= {"config_variant": "", "preset": "paper", **changes}
+    make_record([make_metric(published["metric"], value)], **cell).write(folder)
 
 
 @pytest.mark.parametrize("task", sorted(PUBLISHED["task"].unique()))
@@ -85,7 +91,7 @@ def test_own_rows_of_every_task_join_the_published_ones(task: str, tmp_path: Pat
     for dataset, variant in runs:
         assert dataset in TASKS.get(task).datasets
         write_run(tmp_path, published, dataset=dataset, config_variant=variant)
-    own = cab.with_composites(cab.load_results(tmp_path))
+    own = with_composites(load_results(tmp_path))
     joined = own[own["config_variant"] == ""].merge(PUBLISHED, on=NAMES, suffixes=("", "_paper"))
     assert list(joined["dataset"]) == [published["dataset"]]
     assert list(joined["value"]) == [1.0]
@@ -98,7 +104,7 @@ def test_a_rehearsal_joins_the_published_rows(tmp_path: Path) -> None:
         make_record({"mse": value}, config_variant=variant, **generated).write(tmp_path)
     text = {"task": "sum", "backbone": "transformer", "pattern": "CS", "config_variant": ""}
     make_record([make_metric("rouge1", 30.0)], **text, **generated).write(tmp_path)
-    own, paper = cab.with_composites(cab.load_results(tmp_path)), cab.load_results(PAPER_DIR)
+    own, paper = with_composites(load_results(tmp_path)), load_results(PAPER_DIR)
     joined = own.merge(paper, on=NAMES, suffixes=("", "_paper")).set_index("dataset")
     assert joined["value"].to_dict() == {"ett": 1.5, "weather": 1.5, "ecl": 1.5, "multi_news": 30.0}
     assert set(joined["data"]) == {"rehearsal"}
@@ -109,10 +115,10 @@ def test_a_composite_is_the_mean_over_its_parts_per_seed(tmp_path: Path) -> None
     row = PUBLISHED.query("dataset == 'ett'").iloc[0]
     for number, (name, variant) in enumerate(zip(ETT["part"], ETT["config_variant"], strict=True)):
         write_run(tmp_path, row, dataset=name, config_variant=variant, value=float(number))
-    results = cab.load_results(tmp_path)
-    composites = cab.with_composites(results)[len(results) :]
+    results = load_results(tmp_path)
+    composites = with_composites(results)[len(results) :]
     assert composites[["dataset", "config_variant", "value"]].to_numpy().tolist() == [["ett", "", 2.5]]
-    assert len(cab.with_composites(results[1:])) == 5  # a part is missing
+    assert len(with_composites(results[1:])) == 5  # a part is missing
 
 
 def test_a_composite_without_the_score_of_a_part_says_so() -> None:
@@ -125,14 +131,12 @@ def test_a_composite_without_the_score_of_a_part_says_so() -> None:
     assert found["value"].to_dict() == {1: pytest.approx(math.nan, nan_ok=True), 2: 1.0}
 
 
-def test_own_and_published_means_are_in_one_column_with_deviation_and_seeds(tmp_path: Path) -> None:
+def test_own_and_published_means_are_in_one_column_with_deviation_and_seeds(tmp_path: Path, cab: Command) -> None:
     row = PUBLISHED.query("dataset == 'ett' and metric == 'mse'").iloc[0]
     for attention, (name, variant) in itertools.product(("abc", "vanilla"), ETT[["part", "config_variant"]].to_numpy()):
-        named = row.copy()
-        named["attention"] = attention
-        write_run(tmp_path / "runs", named, dataset=name, config_variant=variant)
+        write_run(tmp_path / "runs", row, attention=attention, dataset=name, config_variant=variant)
     out = tmp_path / "out"
-    assert main(["leaderboard", str(tmp_path / "runs"), str(PAPER_DIR), "--out", str(out)]) == 0
+    cab("leaderboard", tmp_path / "runs", PAPER_DIR, "--out", out)
     found = pd.read_csv(out / "leaderboard.csv").query("attention == 'abc' and pattern == 'NC'").set_index("preset")
     column = "lstf/ett/informer.mse"
     expected = PUBLISHED.query("dataset == 'ett' and metric == 'mse' and attention == 'abc'")["value"].item()

@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from cab.cli.main import main
 from cab.metric import Metric
 from cab.results.load import load_results
 from cab.results.sections import TaskSection, finished_runs
 from tasks.glue.report import AVERAGED, SECTION as GLUE
 from tasks.lra.report import SECTION as ARENA
 from tasks.probe.report import SECTION as PROBES, capacity_curves, curve_figure
+from tests.cab.results.conftest import Command
 from tests.helpers.page import page_of
 
 START = "pretrained on wikitext103 for 50000 steps"
@@ -160,15 +160,14 @@ def test_the_mean_of_glue_is_of_the_seven_published_columns(measure: Callable[..
 
 @pytest.mark.usefixtures("arena")
 def test_the_page_has_a_section_per_task_and_the_index_has_nothing_of_them(
-    probes: Path, measure: Callable[..., None], add: Add, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    probes: Path, measure: Callable[..., None], add: Add, tmp_path: Path, cab: Command
 ) -> None:
     measure("synthetic", start="from scratch", accuracy=0.5, accuracy_held_out=0.4)
     measure("synthetic", accuracy=0.9, accuracy_held_out=0.8)
     out = tmp_path / "board"
     page, elements = page_of(probes, out)
     ids = {attributes.get("id") for _, attributes in elements.found}
-    assert {"lra", "lra-0", "lra-1", "glue", "glue-0"} <= ids
-    assert {"probes", "probe-0"} <= ids
+    assert {"lra", "lra-0", "lra-1", "glue", "glue-0", "probes", "probe-0"} <= ids
     assert "root and digits" in page
     tables = {path.stem: list(csv.DictReader(path.open())) for path in out.glob("*.csv")}
     assert len({row["hash"] for row in tables.pop("records")}) == 4 + 14 + 2
@@ -179,10 +178,8 @@ def test_the_page_has_a_section_per_task_and_the_index_has_nothing_of_them(
         (START, "dev", "90.0"),
         (START, "held_out", "90.0"),
     ]
-    assert main(["score", str(probes), "--score", "index"]) == 2
-    assert "no score: generated data outside the cells of the suite" in capsys.readouterr().err
-
+    refusal = cab("score", probes, "--score", "index", status=2).err
+    assert "no score: generated data outside the cells of the suite" in refusal
     for attention in ("vanilla", "linear"):
         add({"mse": 1.0 + len(attention)}, attention=attention)
-    assert main(["score", str(probes), "--score", "index", "--csv"]) == 0
-    assert "probe" not in capsys.readouterr().out
+    assert "probe" not in cab("score", probes, "--score", "index", "--csv").out

@@ -22,13 +22,11 @@ from cab.results.statistics import (
     weighted_sum,
 )
 from cab.results.summarize import metrics_table
-from tests.helpers.made_results import index_of, result, table
+from tests.helpers.made_results import index_of, mine, table
 
 
 def runs(values: dict[str, list[float]], **changes: Any) -> list[dict[str, Any]]:
-    """Results of a task that Table 3 does not have."""
-    changes = {"task": "mine", **changes}
-    return [result(v, name, seed=seed, **changes) for name, seeds in values.items() for seed, v in enumerate(seeds)]
+    return [mine(v, name, seed=seed, **changes) for name, seeds in values.items() for seed, v in enumerate(seeds)]
 
 
 def scored(*rows: dict[str, Any]) -> Scores:

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 import re
+from collections.abc import Iterable
 from html import unescape
 from pathlib import Path
 
@@ -13,7 +14,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cab.cli.main import main
 from cab.records.files import PAPER_DIR, REFERENCE_DIRS
 from cab.registry.registries import ATTENTIONS
 from cab.results import page
@@ -31,10 +31,15 @@ from cab.results.suite_board import (
     main_sentence,
     recall_points,
     state_size,
+    suite_csv,
     suite_of,
 )
+from cab.results.table import write_csv
+from tests.cab.results.conftest import Command
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 from tools.site.readme_figure import reference_suite
+
+OUTPUT = Path(__file__).parents[2] / "golden" / "output"
 
 
 @pytest.fixture
@@ -47,7 +52,7 @@ def folders(made_suite: Path, tmp_path: Path) -> list[Path]:
     return [made_suite, tmp_path / "own"]
 
 
-def made(folders: list[Path]) -> Suite:
+def made(folders: Iterable[Path]) -> Suite:
     suite = suite_of(load_results(folders))
     assert suite is not None
     return suite
@@ -177,10 +182,10 @@ def test_the_sentence_without_results(tmp_path: Path) -> None:
     )
 
 
-def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path) -> None:
+def test_page_and_csv_have_the_same_numbers(folders: list[Path], tmp_path: Path, cab: Command) -> None:
     """One block per cell describes what it tests."""
     out = tmp_path / "out"
-    assert main(["leaderboard", *map(str, folders), "--out", str(out)]) == 0
+    cab("leaderboard", *folders, "--out", out)
     html = (out / "index.html").read_text()
     shown = re.search(r'<table id="suite-board-table">(.*?)</table>', html, re.DOTALL)
     assert shown is not None
@@ -252,6 +257,12 @@ def test_every_cell_and_metric_is_described() -> None:
         if metric["at_length"] is None
     }
     assert reported <= metric_meanings().keys()
+
+
+def test_the_table_of_the_reference_results_is_the_stored_one(tmp_path: Path) -> None:
+    """tests/golden has it, and compares that of `cab leaderboard results/core` with it."""
+    write_csv(suite_csv(made(REFERENCE_DIRS).board), tmp_path / "suite.csv")
+    assert (tmp_path / "suite.csv").read_text() == (OUTPUT / "leaderboard_core_suite.csv").read_text()
 
 
 def test_published_results_have_no_runs_and_no_board() -> None:

@@ -8,18 +8,20 @@ import math
 import random
 import statistics
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cab.cli.main import main
+from cab.records.files import PAPER_DIR
 from cab.records.identity import Program
 from cab.results.load import load_results
+from cab.results.published import rows as rows_of
 from cab.results.table3 import side_by_side, tables
+from tests.cab.results.conftest import Command
 from tests.helpers.made_records import make_record
 
-PAPER = Path(__file__).parents[3] / "results" / "paper"
 PARTS = {
     "ett": [("etth1", "M"), ("etth1", "S"), ("etth2", "M"), ("etth2", "S"), ("ettm1", "M"), ("ettm1", "S")],
     "weather": [("weather", "M"), ("weather", "S")],
@@ -29,11 +31,9 @@ FIELDS = ("pattern", "task", "backbone", "dataset", "config_variant", "metric", 
 FIELDS += ("preset", "seed", "value")
 TERM = ("pattern", "task", "backbone", "dataset", "metric")
 Key = tuple[str, ...]
-
-
-def rows_of(name: str) -> list[dict[str, str]]:
-    with (PAPER / name).open(newline="") as file:
-        return list(csv.DictReader(file))
+PAPER_PRESET: dict[str, Any] = {"preset": "paper"}
+OTHER = {"fingerprint": "other"}
+AS_CSV = ("--format", "csv")
 
 
 def own_rows(seeds: int, *, generated: bool = False) -> list[dict[str, Any]]:
@@ -156,24 +156,16 @@ def test_a_value_needs_all_its_parts_and_names_the_missing_ones(tmp_path: Path) 
     assert list(chosen.loc[["ett", "ecl", "weather"], "missing"]) == ["", "ecl S", ""]
 
 
-def test_copies_other_data_and_generated_data_change_no_value(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_copies_other_data_and_generated_data_change_no_value(tmp_path: Path, cab: Command) -> None:
     """A folder that is named twice, a run on other data, and runs on generated data alongside those on real data."""
-    once = tmp_path / "once"
-    for (dataset, variant), seed in itertools.product(PARTS["ett"], (1, 2)):
-        cell = {"dataset": dataset, "config_variant": variant, "preset": "paper"}
-        make_record({"mse": 0.3 + seed / 100}, **cell, seed=seed).write(once)
-    value = r"NC,lstf,ett,informer,mse,vanilla,False,real,0.315000,0.007071,2,"
-    assert main(["paper", "table3", str(once), "--format", "csv"]) == 0
-    assert value in capsys.readouterr().out
-    other = tmp_path / "other"
-    make_record({"mse": 9.0}, **cell, seed=3, data={"fingerprint": "other"}).write(other)
+    once, other = tmp_path / "once", tmp_path / "other"
+    write_ett(once)
+    make_record({"mse": 9.0}, dataset="ettm1", config_variant="S", **PAPER_PRESET, seed=3, data=OTHER).write(other)
     for variant in ("M", "S"):
-        cell = {"dataset": "synthetic", "config_variant": variant, "preset": "paper"}
-        make_record({"mse": 9.0}, **cell, seed=1).write(other)
-    assert main(["paper", "table3", str(once), str(once), str(other), "--format", "csv"]) == 0
-    assert value in capsys.readouterr().out
+        make_record({"mse": 9.0}, dataset="synthetic", config_variant=variant, **PAPER_PRESET, seed=1).write(other)
+    for folders in ([once], [once, once, other]):
+        value = r"NC,lstf,ett,informer,mse,vanilla,False,real,0.315000,0.007071,2,"
+        assert value in cab("paper", "table3", *folders, *AS_CSV).out
 
 
 def test_probes_make_no_rehearsal_real(tmp_path: Path) -> None:
@@ -187,49 +179,50 @@ def test_probes_make_no_rehearsal_real(tmp_path: Path) -> None:
     assert frame["own"].notna().sum() > 0
 
 
-def test_invalid_arguments_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, words in (([str(tmp_path)], "no valid result in"), (["--pattern", "XX"], "unknown pattern 'XX'")):
-        assert main(["paper", "table3", *arguments]) == 2
-        assert words in capsys.readouterr().err
+@pytest.mark.parametrize(("arguments", "words"), [(["."], "no valid result in"), (["--pattern", "XX"], "pattern 'XX'")])
+def test_invalid_arguments_are_named(arguments: list[str], words: str, refused: Callable[..., str]) -> None:
+    refused("paper", "table3", *arguments, words=[words])
 
 
-def test_seeds_of_other_code_are_averaged_if_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_of_other_code_are_averaged_if_accepted(tmp_path: Path, cab: Command) -> None:
+    write_ett(tmp_path, program=lambda seed: Program({"made": "code"}, {"backbones.informer": f"code {seed}"}))
+    output = cab("paper", "table3", tmp_path, *AS_CSV, "--accept-code").out
+    assert "vanilla [mixed code],False,real,0.315000,0.007071,2," in output
+
+
+def write_ett(folder: Path, program: Callable[[int], Program] | None = None) -> None:
+    """Two seeds of every part of ETT."""
     for (dataset, variant), seed in itertools.product(PARTS["ett"], (1, 2)):
-        cell = {"dataset": dataset, "config_variant": variant, "preset": "paper"}
-        program = Program({"made": "code"}, {"backbones.informer": f"code {seed}"})
-        make_record({"mse": 0.3 + seed / 100}, **cell, seed=seed, program=program).write(tmp_path)
-    assert main(["paper", "table3", str(tmp_path), "--format", "csv", "--accept-code"]) == 0
-    assert "vanilla [mixed code],False,real,0.315000,0.007071,2," in capsys.readouterr().out
+        cell = {"dataset": dataset, "config_variant": variant, "seed": seed, **PAPER_PRESET}
+        make_record({"mse": 0.3 + seed / 100}, **cell, **({"program": program(seed)} if program else {})).write(folder)
 
 
 @pytest.mark.parametrize("generated", [False, True])
 def test_own_values_do_not_depend_on_published_ones_in_the_same_call(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, generated: bool
+    tmp_path: Path, cab: Command, *, generated: bool
 ) -> None:
     """Nor the printed ones on own results, of a rehearsal as well; printed values are never own."""
     load(tmp_path, own_rows(2, generated=generated))
-    printed = []
-    for sources in ([tmp_path / "own.csv"], [tmp_path / "own.csv", PAPER], [PAPER, tmp_path / "own.csv"], [PAPER]):
-        assert main(["paper", "table3", *map(str, sources), "--format", "csv"]) == 0
-        printed.append(capsys.readouterr().out)
-    assert printed[0] == printed[1] == printed[2]
-    together, alone = (list(csv.DictReader(text.splitlines())) for text in printed[1::2])
-    assert {row["own"] for row in alone} == {""}
+    own = tmp_path / "own.csv"
+    first, together, again, alone = (
+        cab("paper", "table3", *sources, *AS_CSV)
+        for sources in ([own], [own, PAPER_DIR], [PAPER_DIR, own], [PAPER_DIR])
+    )
+    assert first.out == together.out == again.out
+    assert {row["own"] for row in alone.rows} == {""}
     key = (*TERM, "attention", "published")
-    assert {tuple(row[name] for name in key) for row in alone} <= {tuple(row[name] for name in key) for row in together}
+    shown, printed = ({tuple(row[name] for name in key) for row in each.rows} for each in (together, alone))
+    assert printed <= shown
     indices = {
         (row["pattern"], row["task"], row["attention"]): row["index"] for row in rows_of("compositional_index.csv")
     }
-    for row in (row for row in together if row["metric"] == "index" and row["published"]):
+    for row in (row for row in together.rows if row["metric"] == "index" and row["published"]):
         assert float(row["published"]) == float(indices[row["pattern"], row["task"], row["attention"]])
 
 
 @pytest.mark.parametrize(("style", "start"), [("text", "Table 3a (NS)"), ("markdown", "**Table 3a"), ("latex", "% ")])
-def test_without_results_the_published_table_is_printed(
-    style: str, start: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["paper", "table3", "--format", style]) == 0
-    output = capsys.readouterr().out
+def test_without_results_the_published_table_is_printed(style: str, start: str, cab: Command) -> None:
+    output = cab("paper", "table3", "--format", style).out
     assert output.startswith(start)
     assert output.count("Table 3") == 4
     assert "0.978" in output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import math
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from cab.cli.main import main
 from cab.registry.registries import TASKS
 from cab.results.cells import suite_cells
 from cab.results.retained import suite_runs
 from cab.results.validity import CHECKS, check_cell, invalid_cells, missing_evidence
 from cab.results.verdict import frame_of
+from tests.cab.results.conftest import Command
 from tests.helpers.suite_records import CELLS, made_anchors, suite_record, value_record
 from tools.suite import tables
 
@@ -29,6 +28,8 @@ GOOD = {
     "ssd": [0.25, 0.26, 0.24],
     "local": [0.80, 0.82, 0.81],
 }
+ALIKE = {"abc": [0.2, 0.5, 0.8], "linear": [0.2, 0.5, 0.7], "ssd": [0.3, 0.6, 0.8]}
+SOLVED = {"abc": [0.11, 0.1, 0.12], "linear": [0.11, 0.12, 0.12], "ssd": [0.1, 0.1, 0.11]}
 
 
 def check(changes: dict[str, list[float]] | None = None, **baselines: float) -> dict[str, Any]:
@@ -61,17 +62,19 @@ def test_a_cell_that_measures_attention_and_grades() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "baselines", "failure"),
+    ("changes", "baselines", "column", "flaw"),
     [
-        ({"none": [0.10, 0.25, 0.20]}, {"ridge": 1.0}, "of the range from trivial to best"),
-        ({"local": [0.11, 0.10, 0.12]}, {"ridge": 1.0}, "local is not significantly worse than vanilla"),
-        ({}, {"ridge": 1.0, "bound": 0.1}, "vanilla does not exceed bound"),
+        ({"none": [0.10, 0.25, 0.20]}, {"ridge": 1.0}, "measures", "of the range from trivial to best"),
+        ({"local": [0.11, 0.10, 0.12]}, {"ridge": 1.0}, "measures", "local is not significantly worse than vanilla"),
+        ({}, {"ridge": 1.0, "bound": 0.1}, "measures", "vanilla does not exceed bound"),
+        (ALIKE, {}, "grades", "of pairs differ significantly"),
+        (SOLVED, {}, "grades", "have K from 5 to 95"),
     ],
 )
-def test_why_a_cell_does_not_measure(
-    changes: dict[str, list[float]], baselines: dict[str, float], failure: str
+def test_why_a_cell_does_not_measure_or_grade(
+    changes: dict[str, list[float]], baselines: dict[str, float], column: str, flaw: str
 ) -> None:
-    assert failure in check(changes, **baselines)["measures"]
+    assert flaw in check(changes, **baselines)[column]
 
 
 def test_a_cell_without_anchors_or_baseline_is_not_judged() -> None:
@@ -87,17 +90,6 @@ def test_evidence_is_missing_only_of_tested_attentions() -> None:
         "no cell of pattern CS in which a constant-size state is significantly worse than vanilla",
     ]
     assert evidence(worse="", compared="") == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "flaw"),
-    [
-        ({"abc": [0.2, 0.5, 0.8], "linear": [0.2, 0.5, 0.7], "ssd": [0.3, 0.6, 0.8]}, "of pairs differ significantly"),
-        ({"abc": [0.11, 0.1, 0.12], "linear": [0.11, 0.12, 0.12], "ssd": [0.1, 0.1, 0.11]}, "have K from 5 to 95"),
-    ],
-)
-def test_why_a_cell_does_not_grade(changes: dict[str, list[float]], flaw: str) -> None:
-    assert flaw in check(changes)["grades"]
 
 
 def test_the_share_of_pairs_is_not_corrected_for_their_number() -> None:
@@ -140,28 +132,21 @@ def test_every_cell_is_judged_by_a_primary_metric_of_its_task() -> None:
         assert cell.metric in {metric.name for metric in metrics if metric.primary}, cell
 
 
-def test_no_results_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["score", str(tmp_path), "--check"]) == 2
-    assert "is of a cell of the suite" in capsys.readouterr().err
+def test_no_results_are_no_pass(tmp_path: Path, cab: Command) -> None:
+    assert "is of a cell of the suite" in cab("score", tmp_path, "--check", status=2).err
 
 
-def test_the_table_and_its_csv(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["score", "--check", "--csv"])
-    rows = {row["cell"]: row for row in csv.DictReader(capsys.readouterr().out.splitlines())}
-    assert rows["sr sr3 NS"]["grades"] == "not judged"
-    assert rows["sr sr3 NS"]["measures"] == "yes"
+def test_the_table_and_its_csv(cab: Command) -> None:
+    rows = {row["cell"]: row for row in cab("score", "--check", "--csv").rows}
+    assert (rows["sr sr3 NS"]["grades"], rows["sr sr3 NS"]["measures"]) == ("not judged", "yes")
     assert float(rows["lstf informer NS"]["gap_lost"]) == pytest.approx(0.47, abs=0.01)
-    assert main(["score", "--check"]) == 0
-    assert "17 of 17 judged cells measure attention" in capsys.readouterr().out
+    assert "17 of 17 judged cells measure attention" in cab("score", "--check").out
 
 
-def test_cells_without_results_are_not_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cells_without_results_are_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cab: Command) -> None:
     monkeypatch.setattr("cab.results.cells.read_anchors", made_anchors)
     suite_record("lstf", "abc", 80).write(tmp_path)
-    assert main(["score", str(tmp_path), "--check", "--csv"]) == 0
-    rows = {row["cell"]: row["measures"] for row in csv.DictReader(capsys.readouterr().out.splitlines())}
+    rows = {row["cell"]: row["measures"] for row in cab("score", tmp_path, "--check", "--csv").rows}
     assert rows["lm gpt2 CS"] == "not judged: no results"
     assert rows["mlm roberta NS"] == "not judged: no anchors with two seeds of vanilla and none"
 

@@ -7,21 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from cab.cli.main import main
 from cab.records.record import Cost, Record, Status
 from cab.results import cells
 from cab.results.verdict import frame_of, judge_attentions
+from tests.cab.results.conftest import Command
 from tests.helpers.made_records import COST, make_about
-from tests.helpers.suite_records import (
-    CELLS,
-    made_suite as made_suite,
-    seeds,
-    suite_record,
-    with_config,
-)
+from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, with_config
 
 MINE = "mine.py:Mine"
-
 
 pytestmark = pytest.mark.usefixtures("made_suite")
 
@@ -54,16 +47,23 @@ def test_core_cells_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert heads[1].endswith("(not a core cell)")
 
 
-def test_one_seed_is_marked_and_not_tested() -> None:
-    lines = lines_of(suite_record("lstf", MINE, 72.1))
-    assert lines[1] == "periodic copy, lstf informer CS: K 72.1*, not tested"
-    assert lines[-1].startswith("* a single seed")
+PERIODIC = "periodic copy, lstf informer CS: "
 
 
-def test_a_result_at_the_ceiling_is_its_solved_seeds() -> None:
-    lines = lines_of(*(suite_record("lstf", MINE, 100, seed) for seed in (1, 2)))
-    assert lines[1] == "periodic copy, lstf informer CS: 2 of 2 solved"
-    assert "±" not in lines[2]
+@pytest.mark.parametrize(
+    ("shares", "line", "last"),
+    [
+        ([72.1], "K 72.1*, not tested", "* a single seed"),
+        ([100, 100], "2 of 2 solved", ""),
+        ([60, 90, 99], "undecided, K 83.0, at most 100.0", "at most: "),  # a bound is at most 100
+        ([110, 110.3, 109.7], "better than softmax attention, K 110.0", ""),
+    ],
+)
+def test_the_line_of_a_cell(shares: list[float], line: str, last: str) -> None:
+    lines = lines_of(*(suite_record("lstf", MINE, share, seed) for seed, share in enumerate(shares, 1)))
+    assert lines[1] == PERIODIC + line
+    assert lines[-1].startswith(last)
+    assert ("±" in lines[2]) == (len(set(shares)) > 1)
 
 
 def test_other_seeds_of_a_reference_join_its_family_instead_of_it() -> None:
@@ -93,20 +93,10 @@ def test_an_unfinished_seed_is_named() -> None:
     assert "not scored: lstf informer CS: seed 2 is diverged" in lines_of(done, failed)
 
 
-def test_score_prints_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_prints_verdicts(tmp_path: Path, cab: Command) -> None:
     for record in seeds("lstf", "Mine", 80, config={"attention": {"name": MINE}}):
         record.write(tmp_path)
     for name in ("Mine", MINE):
-        assert main(["score", str(tmp_path), "--attention", name]) == 0
-        assert "Mine, pattern CS: 1 of 3 core cells" in capsys.readouterr().out
-    assert main(["score", str(tmp_path), "--attention", "Min"]) == 2
-    capsys.readouterr()
-    assert main(["score", str(tmp_path)]) == 0
-    assert "Mine" in capsys.readouterr().out
-
-
-def test_a_bound_is_at_most_100() -> None:
-    lines = lines_of(*(suite_record("lstf", MINE, k, seed) for seed, k in enumerate((60, 90, 99), 1)))
-    assert lines[1] == "periodic copy, lstf informer CS: undecided, K 83.0, at most 100.0"
-    better = lines_of(*seeds("lstf", MINE, 110))
-    assert better[1] == "periodic copy, lstf informer CS: better than softmax attention, K 110.0"
+        assert "Mine, pattern CS: 1 of 3 core cells" in cab("score", tmp_path, "--attention", name).out
+    cab("score", tmp_path, "--attention", "Min", status=2)
+    assert "Mine" in cab("score", tmp_path).out
