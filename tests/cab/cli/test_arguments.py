@@ -7,7 +7,6 @@ import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,11 +17,9 @@ from cab.patterns import Pattern
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC"]
 CELL += ["preset=smoke", "device=cpu"]
 
-Refused = Callable[..., str]
-
 
 @pytest.fixture(autouse=True)
-def _results(tmp_path: Path) -> None:
+def _results(tmp_path):
     (tmp_path / "results" / "local").mkdir(parents=True)
     (tmp_path / "results" / "local" / "0123.json").write_text("kept")
     (tmp_path / "file").write_text("kept")
@@ -66,7 +63,7 @@ def _results(tmp_path: Path) -> None:
     ],
     ids=lambda value: value[:40] if "=" in value or "~" in value else "",
 )
-def test_a_wrong_option_of_a_run_is_one_line(override: str, words: str, refused: Refused) -> None:
+def test_a_wrong_option_of_a_run_is_one_line(override, words, refused):
     refused("run", *CELL, override, words=[words])
 
 
@@ -80,7 +77,7 @@ def test_a_wrong_option_of_a_run_is_one_line(override: str, words: str, refused:
         ("slurm", "cluster.gpus=1.5", "cluster.gpus: Input should be a valid integer, got 1.5"),
     ],
 )
-def test_a_wrong_option_of_a_cluster_is_one_line(cluster: str, override: str, words: str, refused: Refused) -> None:
+def test_a_wrong_option_of_a_cluster_is_one_line(cluster, override, words, refused):
     refused("run", *CELL, f"cluster={cluster}", override, words=[words])
 
 
@@ -92,9 +89,7 @@ def test_a_wrong_option_of_a_cluster_is_one_line(cluster: str, override: str, wo
         ("--dry-run", "trainer.optimizer=sgd", "trainer.optimizer: Input should be 'adam' or 'adamw', got 'sgd'"),
     ],
 )
-def test_what_a_run_refuses_is_refused_without_running(
-    flag: str, override: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_run_refuses_is_refused_without_running(flag, override, words, capsys):
     assert main(["run", *CELL, override, flag]) > 0
     assert words in capsys.readouterr().err
 
@@ -159,11 +154,11 @@ def test_what_a_run_refuses_is_refused_without_running(
     ],
     ids=" ".join,
 )
-def test_a_mistake_is_one_line(arguments: list[str], words: str, refused: Refused) -> None:
+def test_a_mistake_is_one_line(arguments, words, refused):
     refused(*arguments, words=[words])
 
 
-def test_a_folder_without_leave_to_write(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_leave_to_write(refused, tmp_path, monkeypatch):
     leave: Callable[..., bool] = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).resolve() != tmp_path and leave(path, mode))
     refused("run", *CELL, "results_dir=new", words=["results_dir: . is not writable; name another folder"])
@@ -171,13 +166,13 @@ def test_a_folder_without_leave_to_write(refused: Refused, tmp_path: Path, monke
 
 @pytest.mark.parametrize("syntax", ["--pattern NS,CS", "--pattern NS --pattern CS,NS", "--pattern noncausal_self,CS"])
 @pytest.mark.parametrize("command", ["verify", "efficiency", "score"])
-def test_patterns_have_one_syntax(command: str, syntax: str) -> None:
+def test_patterns_have_one_syntax(command, syntax):
     parser = argparse.ArgumentParser()
     importlib.import_module(f"cab.cli.{command}").add_arguments(parser)
     assert parser.parse_args(syntax.split()).pattern == [Pattern.NS, Pattern.CS]
 
 
-def test_an_unknown_pattern_names_all(refused: Refused) -> None:
+def test_an_unknown_pattern_names_all(refused):
     refused(
         "score",
         "--pattern",
@@ -186,13 +181,13 @@ def test_an_unknown_pattern_names_all(refused: Refused) -> None:
     )
 
 
-def test_a_task_names_its_backbones(refused: Refused) -> None:
+def test_a_task_names_its_backbones(refused):
     words = "name a backbone: backbone=NAME, one of fastspeech2, transformer_tts\n"
     refused("run", "task=tts", "dataset=synthetic", "attention=abc", "pattern=NS", words=[words])
 
 
 @pytest.mark.parametrize("what", ["list tasks", "list cells", "list backbones", "list attentions", "data list"])
-def test_lists_fit_the_terminal(what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_fit_the_terminal(what, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(what.split()) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -200,9 +195,7 @@ def test_lists_fit_the_terminal(what: str, capsys: pytest.CaptureFixture[str], m
     assert max(map(len, lines)) <= 100
 
 
-def test_paths_of_examples_work_in_every_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_paths_of_examples_work_in_every_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["crossover", "results/paper/efficiency_cost.csv", "--protocol", "paper", "--csv"]) == 0
     assert "abc,NS,forward,time,1877" in capsys.readouterr().out
@@ -210,13 +203,13 @@ def test_paths_of_examples_work_in_every_folder(
     assert results_path("results/paper") == Path("results/paper")
 
 
-def test_control_characters_reach_no_terminal(refused: Refused) -> None:
+def test_control_characters_reach_no_terminal(refused):
     said = refused("score", "no\x1b[31mthing\nhere\x07", words=[r"no\x1b[31mthing here\x07 does not exist"])
     assert "\x1b" not in said
 
 
-def test_ctrl_c_says_how_to_resume(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
+def test_ctrl_c_says_how_to_resume(monkeypatch, capsys):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cab.runner.launch.run_sweeps", interrupted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,7 @@ FEW = [
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def result(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     record = run_cell(compose([*CELL, *FEW, f"results_dir={folder}"])).record
     assert record is not None
@@ -38,7 +37,7 @@ def table(text: str) -> dict[str, tuple[str, str]]:
     return {row[0]: (row[1], row[2]) for row in rows if row and row[0] in ("accuracy", "sequences")}
 
 
-def test_the_same_evaluation_has_the_recorded_scores(result: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_evaluation_has_the_recorded_scores(result, capsys):
     assert main(["evaluate", str(result)]) == 0
     scores = table(capsys.readouterr().out)
     assert len(scores) == 2
@@ -46,7 +45,7 @@ def test_the_same_evaluation_has_the_recorded_scores(result: Path, capsys: pytes
     assert not list(result.with_suffix("").glob("scores-*"))
 
 
-def test_a_limit_and_another_split_are_named(result: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_and_another_split_are_named(result, capsys):
     assert main(["evaluate", str(result), "--limit", "2", "--split", "validation"]) == 0
     output = capsys.readouterr().out
     assert "task.limit was None, is 2" in output
@@ -68,28 +67,26 @@ def test_a_limit_and_another_split_are_named(result: Path, capsys: pytest.Captur
         (["--limit", "0"], "task.limit: Input should be greater than or equal to 1"),
     ],
 )
-def test_refused(result: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused(result, arguments, message, capsys):
     assert main(["evaluate", str(result), *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_weights_are_required(result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_are_required(result, tmp_path, capsys):
     shutil.copy(result, tmp_path)
     assert main(["evaluate", str(tmp_path / result.name)]) == 2
     assert "has no weights at" in capsys.readouterr().err
 
 
-def test_an_interrupted_evaluation_resumes(
-    result: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupted_evaluation_resumes(result, monkeypatch, capsys):
     scored: list[int] = []
     score = DeviceBatches._score
 
-    def interrupted(batches: DeviceBatches, batch: object, function: object, number: int) -> object:
+    def interrupted(batches, batch, function, number):
         scored.append(number)
         if len(scored) == 3:
             raise KeyboardInterrupt
-        return score(batches, batch, function, number)  # type: ignore[arg-type]
+        return score(batches, batch, function, number)
 
     monkeypatch.setattr(DeviceBatches, "_score", interrupted)
     assert main(["evaluate", str(result)]) == 130
@@ -104,7 +101,7 @@ def test_an_interrupted_evaluation_resumes(
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_scores_of_one(result: Path) -> None:
+def test_two_processes_have_the_scores_of_one(result):
     outputs = [run_module("cab", "evaluate", result, processes=count) for count in (1, 2)]
     assert [output.returncode for output in outputs] == [0, 0], outputs[1].stderr
     assert outputs[0].stdout == outputs[1].stdout

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import yaml
@@ -18,9 +16,6 @@ CELL = {"task": "lstf", "dataset": "synthetic", "backbone": "informer", "attenti
 
 def overrides(**changes: str) -> list[str]:
     return [f"{key}={value}" for key, value in {**CELL, "preset": "smoke", "device": "cpu", **changes}.items()]
-
-
-Refused = Callable[..., None]
 
 
 @pytest.mark.parametrize(
@@ -46,20 +41,18 @@ Refused = Callable[..., None]
     ],
     ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else "",
 )
-def test_a_mistake_is_one_line_and_writes_nothing(change: dict[str, str], words: list[str], refused: Refused) -> None:
+def test_a_mistake_is_one_line_and_writes_nothing(change, words, refused):
     refused("run", *overrides(**change), words=words)
 
 
 @pytest.mark.parametrize("missing", ["a task", "a dataset", "an attention", "a pattern"])
-def test_a_missing_override_is_named(missing: str, refused: Refused) -> None:
+def test_a_missing_override_is_named(missing, refused):
     name = missing.split()[1]
     arguments = [override for override in overrides() if not override.startswith(f"{name}=")]
     refused("run", *arguments, words=[f"name {missing}: {name}=NAME"])
 
 
-def test_the_configuration_is_printed_with_the_values_of_the_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_configuration_is_printed_with_the_values_of_the_tables(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["run", "--cfg", "job", *overrides(preset="paper", attention="abc", seed="7")]) == 0
     printed = capsys.readouterr().out
@@ -73,12 +66,12 @@ def test_the_configuration_is_printed_with_the_values_of_the_tables(
     assert not list(tmp_path.iterdir())
 
 
-def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_shows_the_traceback(capsys):
     assert main(["run", *overrides(attention="vanila"), "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_sweep_skips_what_cannot_run_and_is_done_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_skips_what_cannot_run_and_is_done_once(tmp_path, capsys):
     sweep = ["-m", *overrides(attention="probsparse,none", pattern="NC", results_dir=str(tmp_path / "r"))]
     sweep.append("trainer.max_steps=1")
     assert main(["run", *sweep]) == 0
@@ -98,7 +91,7 @@ def test_a_sweep_skips_what_cannot_run_and_is_done_once(tmp_path: Path, capsys: 
     assert path.stat().st_mtime_ns == stamp
 
 
-def test_a_table_of_runs_names_what_differs() -> None:
+def test_a_table_of_runs_names_what_differs():
     place = {"dataset": "synthetic", "pattern": "CS", "preset": "smoke", "attention": "none", "verified": True}
     baselines = [{"ridge": {"mse": value}, "zero": {"mse": 1.0}} for value in (0.5, 0.25)]
     records = [

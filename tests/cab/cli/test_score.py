@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -25,7 +24,7 @@ OF_RESULTS = ("--normalization", "results")
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Path:
+def records(tmp_path):
     """Three attentions, two data sets, three seeds, as `cab run` leaves them, of a task that Table 3 does not have."""
     folder = tmp_path / "records"
     values = {"vanilla": 1.0, "abc": 1.02, "none": 4.0}
@@ -43,7 +42,7 @@ def csv_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(capsys.readouterr().out))
 
 
-def test_score_as_a_table(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_as_a_table(records, capsys):
     assert main(["score", str(records), *OF_RESULTS]) == 0
     metrics, other, index = capsys.readouterr().out.split("\n\n")
     assert metrics.splitlines()[:3] == [
@@ -60,7 +59,7 @@ def test_score_as_a_table(records: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert lines[5] == "  mine: mse of informer etth1 M, informer etth2 M"
 
 
-def test_published_indices_are_printed_and_recomputed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_indices_are_printed_and_recomputed_on_request(capsys):
     assert main(["score", PAPER, "--pattern", "CS"]) == 0
     out, err = capsys.readouterr()
     caption, header, *lines = out.split("\n\n")[-1].splitlines()
@@ -77,27 +76,25 @@ def test_published_indices_are_printed_and_recomputed_on_request(capsys: pytest.
     assert "note: CS lm: no index for vanilla (not given in the paper: gpt2 pg19 ppl" in err
 
 
-def test_partial_has_no_effect_without_an_index(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_partial_has_no_effect_without_an_index(records, capsys):
     assert main(["score", str(records), "--partial", "--score", "metrics"]) == 0
     assert "note: --partial has no effect: no index is printed" in capsys.readouterr().err
 
 
-def test_ablation_requires_an_index(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ablation_requires_an_index(records, capsys):
     for arguments in (["results/core"], [str(records), "--score", "metrics"]):
         assert main(["score", *arguments, "--show", "ablation"]) == 2
         assert "--show ablation requires an index" in capsys.readouterr().err
 
 
-def test_published_results_have_no_version_of_their_own(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_results_have_no_version_of_their_own(records, capsys):
     metrics = csv_of(capsys, "score", str(records), PAPER, "--score", "metrics")
     assert set(metrics["preset"]) == {"mini", "published"}
     assert metrics.groupby("source")["seeds"].agg(["min", "max"]).loc["own"].tolist() == [3, 3]
     assert metrics.loc[metrics["source"] == "published", "seeds"].isna().all()
 
 
-def test_every_result_has_its_metrics_and_a_score_or_the_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_result_has_its_metrics_and_a_score_or_the_reason(tmp_path, capsys):
     """Two attentions, two tasks and two seeds on generated data outside the suite; one metric lacks a seed."""
     for task, backbone in (("lstf", "informer"), ("pcc", "pointr")):
         for name, seed in itertools.product(("vanilla", "abc"), (1, 2)):
@@ -118,7 +115,7 @@ def test_every_result_has_its_metrics_and_a_score_or_the_reason(
     assert sorted(metrics["seeds"]) == [1, *[2] * 7]
 
 
-def test_runs_with_other_settings_are_rows_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_with_other_settings_are_rows_of_their_own(tmp_path, capsys):
     for seed, rate in enumerate((0.1, 0.1, 0.01)):
         config = {"trainer": {"learning_rate": rate}}
         make_record({"mse": 1.0}, attention="abc", seed=seed, config=config).write(tmp_path)
@@ -126,9 +123,7 @@ def test_runs_with_other_settings_are_rows_of_their_own(tmp_path: Path, capsys: 
     assert metrics.set_index("attention")["seeds"].to_dict() == {"abc": 2, "abc [trainer.learning_rate=0.01]": 1}
 
 
-def test_a_lost_seed_has_one_number_and_one_text_in_every_form(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lost_seed_has_one_number_and_one_text_in_every_form(tmp_path, capsys):
     """Seeds with 30 and 32 and a diverged one: 31 of 2 seeds, and no index."""
     own, out = tmp_path / "own", tmp_path / "out"
     cell: dict[str, Any] = {"task": "sum", "dataset": "multi_news", "config_variant": "", "backbone": "transformer"}
@@ -171,9 +166,7 @@ def test_a_lost_seed_has_one_number_and_one_text_in_every_form(
 @pytest.mark.parametrize(
     "command", ["score", "score --score index --csv", "paper table3", "correlation", "leaderboard --format markdown"]
 )
-def test_own_cells_of_preset_paper_meet_the_published_results(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_own_cells_of_preset_paper_meet_the_published_results(command, tmp_path, capsys):
     """Finished cells of one task, which are no whole pattern."""
     place = {"task": "pcc", "dataset": "pcn", "config_variant": "", "backbone": "pointr", "preset": "paper"}
     for name, value in (("vanilla", 7.0), ("abc", 8.0)):
@@ -186,14 +179,14 @@ def test_own_cells_of_preset_paper_meet_the_published_results(
     assert capsys.readouterr().out
 
 
-def test_score_says_where_official_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_says_where_official_is_corrected(capsys):
     assert main(["score", PAPER, "--pattern", "NS", "--normalization", "official"]) == 0
     assert "mean of NS sum rougeL is 31.95889, not 31.96889" in capsys.readouterr().err
     assert main(["score", PAPER, "--pattern", "CC", "--normalization", "official"]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_score_shows_orders_and_benefit(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_shows_orders_and_benefit(records, capsys):
     orders = csv_of(capsys, "score", str(records), "--show", "pairwise", *OF_RESULTS)
     names = ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict", "source", "normalization"]
     assert list(orders.columns) == names
@@ -204,7 +197,7 @@ def test_score_shows_orders_and_benefit(records: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.split()[:6] == list(benefit.columns)[:6]
 
 
-def test_partial_indices_have_their_own_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_partial_indices_have_their_own_names(tmp_path, capsys):
     for name, variant in itertools.product(("vanilla", "abc"), "MS"):
         cell = {"dataset": "weather", "config_variant": variant, "attention": name, "preset": "paper"}
         make_record({"mse": 0.5, "mae": 0.5}, **cell).write(tmp_path)
@@ -215,7 +208,7 @@ def test_partial_indices_have_their_own_names(tmp_path: Path, capsys: pytest.Cap
     assert index["index"].notna().all()
 
 
-def test_nothing_to_correlate_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_correlate_is_said(capsys):
     assert main(["correlation", PAPER, "--task", "lstf"]) == 0
     output = capsys.readouterr()
     assert output.out == ""
@@ -224,7 +217,7 @@ def test_nothing_to_correlate_is_said(capsys: pytest.CaptureFixture[str]) -> Non
     )
 
 
-def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
+def test_correlation(capsys):
     pairs = csv_of(capsys, "correlation", PAPER, "--normalization", "official")
     names = ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
     assert [name for name in pairs.columns if name in names] == names
@@ -240,7 +233,7 @@ def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row[2:4] for row in rows] == [["recomputed (printed indices)", "0.38"], ["published", "0.68"]]
 
 
-def test_own_and_published_results_in_one_call(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_and_published_results_in_one_call(records, capsys):
     """Each source has the values that it has alone; names and a column distinguish them."""
     for command in (["score", "--score", "index"], ["correlation"]):
         own, published, both = (
@@ -255,7 +248,7 @@ def test_own_and_published_results_in_one_call(records: Path, capsys: pytest.Cap
     assert "vanilla (published)" in capsys.readouterr().out
 
 
-def test_efficiency_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_efficiency_length(tmp_path, capsys):
     lengths = csv_of(capsys, "crossover", COSTS, "--protocol", "paper")
     assert list(lengths.columns) == ["attention", "pattern", "phase", "resource", "length", "r2", "low", "high"]
     assert lengths[["resource", "length"]].to_numpy().tolist() == [["time", 1877], ["memory", 70]]
@@ -274,7 +267,7 @@ def test_efficiency_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert f"length above which each attention is cheaper than {baseline}" in out
 
 
-def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit(capsys):
     audit = csv_of(capsys, "paper", "audit")
     names = ["table", "pattern", "task", "attention", "printed", "recomputed", "low", "high", "verdict"]
     assert (list(audit.columns), len(audit)) == (names, 210)
@@ -304,9 +297,7 @@ def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
         (["reproduce", "RECORDS", "--tolerance", "nan"], "--tolerance must be at least 0, got nan"),
     ],
 )
-def test_mistakes_are_one_clear_line(
-    arguments: list[str], message: str, records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_one_clear_line(arguments, message, records, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     words = (*arguments, message)
     *filled, expected = (
@@ -320,9 +311,7 @@ def test_mistakes_are_one_clear_line(
     assert err.count("\n") == 1
 
 
-def test_broken_records_are_left_out_with_a_warning(
-    records: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_broken_records_are_left_out_with_a_warning(records, capsys, caplog):
     (records / "broken.json").write_text('{"schema": 2, "hash')
     assert main(["score", str(records), *OF_RESULTS, "--csv"]) == 0
     assert "broken.json is not a valid result record" in caplog.text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +14,7 @@ READERS = (["status"], ["score"], ["leaderboard", "--out", "out"], ["correlation
 
 
 @pytest.mark.parametrize("command", READERS, ids=lambda command: command[0])
-def test_many_foreign_files_are_a_few_lines(
-    command: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_many_foreign_files_are_a_few_lines(command, tmp_path, capsys, caplog, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for value, name in enumerate(("vanilla", "abc")):
         make_record({"mse": 1.0 + value, "mae": 1.0}, attention=name).write(tmp_path / "results")

@@ -24,7 +24,7 @@ def config(**changes: Any) -> RunConfig:
     return RunConfig.from_dict(compose(CELL) | changes)
 
 
-def test_values_are_parsed_once() -> None:
+def test_values_are_parsed_once():
     checked = config(other_attention={"NS": {"name": "local", "window_size": 8}}, force="yes", data_root="~/data")
     assert checked.pattern is Pattern.CS
     assert checked.attention.name == "abc"
@@ -46,14 +46,14 @@ def test_values_are_parsed_once() -> None:
         ({"cluster": {"name": "slurm", "time": -1}}, "cluster.time: Input should be greater than or equal to 0"),
     ],
 )
-def test_a_wrong_value_is_one_line(changes: dict[str, Any], message: str) -> None:
+def test_a_wrong_value_is_one_line(changes, message):
     with pytest.raises(UserError, match=message) as error:
         config(**changes)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("task", "attention"), [("lstf", "abc"), ("mlm", "local")])
-def test_a_new_run_has_the_hash_of_the_committed_record(task: str, attention: str) -> None:
+def test_a_new_run_has_the_hash_of_the_committed_record(task, attention):
     record = next(
         record
         for _, record in records_in(REFERENCE_DIRS[1], [])
@@ -63,7 +63,7 @@ def test_a_new_run_has_the_hash_of_the_committed_record(task: str, attention: st
     assert Cell.from_config(compose(overrides)).hash == record.hash
 
 
-def test_records_are_ordered_by_cell(tmp_path: Path) -> None:
+def test_records_are_ordered_by_cell(tmp_path):
     records = [Record.read(path) for path in record_paths(REFERENCE_DIRS[1])[:12]]
     for number, record in enumerate(reversed(records)):
         record.write(tmp_path, f"{number:02}")

@@ -39,22 +39,20 @@ def cell(*overrides: str, preset: str = "mini") -> Cell:
         ("mini", ["trainer.precision=16-mixed"], ("16-mixed", "highest"), ("16-mixed", "highest")),
     ],
 )
-def test_auto_depends_on_device_and_preset_and_a_given_value_does_not(
-    preset: str, overrides: list[str], on_cpu: tuple[str, str], on_gpu: tuple[str, str]
-) -> None:
+def test_auto_depends_on_device_and_preset_and_a_given_value_does_not(preset, overrides, on_cpu, on_gpu):
     config = cell(*overrides, preset=preset).config
     assert (config.precision_on(CPU), config.precision_on(GPU)) == (Precision(*on_cpu), Precision(*on_gpu))
     assert config.autocast(GPU).fast_dtype == (torch.float16 if on_gpu[0] == "16-mixed" else torch.bfloat16)
     assert config.autocast(CPU)._enabled == (on_cpu[0] != "32-true")
 
 
-def test_other_engines_have_no_tf32() -> None:
+def test_other_engines_have_no_tf32():
     config = Cell.from_config(compose(["task=lm", "dataset=synthetic", "attention=abc", "pattern=CS", "preset=paper"]))
     fairseq = Cell.from_config({**config.config.resolved, "engine": "fairseq"})
     assert fairseq.config.precision_on(GPU) == Precision("32-true", "highest")
 
 
-def test_a_plan_without_a_gpu_has_the_hash_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_without_a_gpu_has_the_hash_of_its_run(monkeypatch):
     """On the login node of a cluster torch sees no GPU; the job does."""
     planned = cell()
     assert check_without_data(planned)[1] == CPU
@@ -74,7 +72,7 @@ def test_a_plan_without_a_gpu_has_the_hash_of_its_run(monkeypatch: pytest.Monkey
     assert text == "trainer.precision was bf16-mixed, is 32-true", "a checkpoint is not resumed in another precision"
 
 
-def test_precisions_are_rows_of_their_own_and_an_unknown_one_is_not() -> None:
+def test_precisions_are_rows_of_their_own_and_an_unknown_one_is_not():
     """A run that was lost before it had a device has auto."""
     record = make_record({"mse": 1.0}, attention="abc")
     precisions = ("32-true", "32-true", "bf16-mixed", "auto")
@@ -82,7 +80,7 @@ def test_precisions_are_rows_of_their_own_and_an_unknown_one_is_not() -> None:
     assert names_of_programs(records) == ["abc", "abc", "abc [trainer.precision=bf16-mixed]", "abc"]
 
 
-def test_what_auto_means_in_preset_paper_is_no_changed_setting() -> None:
+def test_what_auto_means_in_preset_paper_is_no_changed_setting():
     config = cell(preset="paper").config
     record = make_record({"mse": 1.0}, config=config.resolved, **cell(preset="paper").key)
     on_gpu = with_config(record, trainer=config.resolved_on(GPU)["trainer"])
@@ -93,7 +91,7 @@ def test_what_auto_means_in_preset_paper_is_no_changed_setting() -> None:
     assert with_changed(frame_of([other]))["changed"].tolist() == [("trainer.precision=bf16-mixed",)]
 
 
-def test_a_record_is_repeated_with_auto_on_any_device() -> None:
+def test_a_record_is_repeated_with_auto_on_any_device():
     config: dict[str, Any] = {"trainer": {"precision": "bf16-mixed", "float32_matmul_precision": "highest"}}
     assert configured(config, {})["trainer"] == {"precision": "auto", "float32_matmul_precision": "auto"}
     given = configured(config, {"trainer.precision": "bf16-mixed"})["trainer"]
@@ -101,7 +99,7 @@ def test_a_record_is_repeated_with_auto_on_any_device() -> None:
     assert configured({"trainer": {}}, {}) == {"trainer": {}}, "older records"
 
 
-def test_cudnn_follows_the_option_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cudnn_follows_the_option_of_products(monkeypatch):
     monkeypatch.setattr("torch.backends.cudnn.allow_tf32", True)
     for config, device, allowed in ((cell().config, GPU, False), (cell(preset="paper").config, GPU, True)):
         with config.matmul_precision(device):

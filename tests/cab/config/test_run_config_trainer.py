@@ -36,12 +36,12 @@ def config(**changes: Any) -> TrainerConfig:
     ],
     ids=lambda value: value.get("schedule", "") if isinstance(value, dict) else str(value),
 )
-def test_schedules_follow_their_definitions(changes: dict[str, Any], epoch: int, rates: dict[int, float]) -> None:
+def test_schedules_follow_their_definitions(changes, epoch, rates):
     rate = config(**changes).rate(epoch)
     assert {step: rate(step) for step in rates} == pytest.approx(rates)
 
 
-def test_epochs_become_steps() -> None:
+def test_epochs_become_steps():
     assert config(max_steps=None, max_epochs=6).num_steps(7) == 42
 
 
@@ -77,6 +77,6 @@ def test_epochs_become_steps() -> None:
     ],
     ids=str,
 )
-def test_contradictions_and_wrong_types_are_refused(changes: dict[str, Any], named: str) -> None:
+def test_contradictions_and_wrong_types_are_refused(changes, named):
     with pytest.raises(UserError, match=named):
         config(**changes)

@@ -87,7 +87,7 @@ def check_generation(cached: Tensor, whole: Tensor, alone: Tensor) -> None:
 
 
 @pytest.mark.parametrize(("name", "options"), ATTENTIONS)
-def test_greedy_generation_is_the_same_with_and_without_cache(name: str, options: dict[str, Any]) -> None:
+def test_greedy_generation_is_the_same_with_and_without_cache(name, options):
     model = Model(name, **options)
     ids, mask = prompt()
     alone = model.generate(ids[:1, PADDING:], mask[:1, PADDING:])
@@ -96,7 +96,7 @@ def test_greedy_generation_is_the_same_with_and_without_cache(name: str, options
 
 @pytest.mark.parametrize("caches", [False, True], ids=["whole", "cached"])
 @torch.no_grad()
-def test_packed_sequences_give_what_each_gives_alone(caches: bool) -> None:
+def test_packed_sequences_give_what_each_gives_alone(caches):
     mixer, cache = layer("gla"), Cache() if caches else None
     sequences = torch.randn(8, 32).split([5, 3])
     packed, _, _ = mixer(
@@ -112,7 +112,7 @@ def test_packed_sequences_give_what_each_gives_alone(caches: bool) -> None:
 
 
 @torch.no_grad()
-def test_without_use_cache_the_cache_is_read_and_not_changed() -> None:
+def test_without_use_cache_the_cache_is_read_and_not_changed():
     mixer, cache, x = layer("gla"), Cache(), torch.randn(1, 6, 32)
     mixer(x[:, :4], past_key_values=cache, use_cache=True)
     first, again = (mixer(x[:, 4:], past_key_values=cache, use_cache=False)[0] for _ in range(2))
@@ -128,6 +128,6 @@ def test_without_use_cache_the_cache_is_read_and_not_changed() -> None:
         ({"cu_seqlens": torch.tensor([0, 5])}, r"\[1, T, D\], got \(2, 5, 32\)"),
     ],
 )
-def test_lengths_that_do_not_fit_are_refused(given: dict[str, Tensor], message: str) -> None:
+def test_lengths_that_do_not_fit_are_refused(given, message):
     with pytest.raises(UserError, match=message):
         layer("linear")(torch.randn(2, 5, 32), **given)

@@ -25,9 +25,7 @@ class Own(LinearAttention):
 
 
 @pytest.mark.parametrize(("backbone", "attention"), [("llama", "gla"), ("gpt2", "local*1,s4d"), ("gpt2", "own.py:Own")])
-def test_hugging_face_computes_our_logits(
-    backbone: str, attention: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hugging_face_computes_our_logits(backbone, attention, tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
@@ -61,7 +59,7 @@ def test_hugging_face_computes_our_logits(
     assert tokenizer("Kept \u2603")["input_ids"][-1] == 3
 
 
-def test_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused(tmp_path, capsys):
     cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC", "preset=smoke"]
     record = run_cell(compose([*cell, "trainer.max_steps=1", f"results_dir={tmp_path}"])).record
     assert record is not None

@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,11 @@ import torch
 
 from cab import UserError
 from cab.errors import Preempted
-from cab.records.record import Record
 from cab.runner.folder import cell_statuses
 from cab.runner.run import run_cell
 from tests.helpers.runs.full_disk import FULL, FullDisk
 from tests.helpers.runs.troubled import trained
 
-Cell = Callable[..., dict[str, Any]]
 MOMENTS = ("cell.json", "step-00000002.ckpt", "best-00000003.pt", "weights.pt", "RECORD")
 """Files whose replacement is interrupted; RECORD is the record itself."""
 QUICK = {(signal.SIGTERM, True), (signal.SIGKILL, False)}
@@ -35,7 +32,7 @@ def interrupted(config: dict[str, Any], number: signal.Signals, name: str) -> in
         torch.set_num_threads(1)  # a fork has no other threads
         pending = [number]
 
-        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        def hook(event, arguments):
             if event == "os.rename" and str(arguments[1]).endswith(name) and pending:
                 os.kill(os.getpid(), pending.pop())
 
@@ -59,9 +56,7 @@ def interrupted(config: dict[str, Any], number: signal.Signals, name: str) -> in
         for is_replaced in (False, True)
     ],
 )
-def test_an_interrupted_run_ends_as_one_that_is_not(
-    moment: str, number: signal.Signals, is_replaced: bool, calm: Record, troubled: Cell, tmp_path: Path
-) -> None:
+def test_an_interrupted_run_ends_as_one_that_is_not(moment, number, is_replaced, calm, troubled, tmp_path):
     """With force, the record of the earlier run stays until it is replaced."""
     path = tmp_path / f"{calm.hash}.json"
     config = troubled(*SETTINGS, f"force={str(is_replaced).lower()}")
@@ -83,9 +78,7 @@ def test_an_interrupted_run_ends_as_one_that_is_not(
 
 @pytest.mark.parametrize("kind", ["best", "average"])
 @pytest.mark.parametrize("is_missing", [False, True])
-def test_a_checkpoint_without_its_weights_is_skipped(
-    kind: str, is_missing: bool, troubled: Cell, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_checkpoint_without_its_weights_is_skipped(kind, is_missing, troubled, tmp_path, caplog):
     settings = [f"trainer.checkpoint_selection={kind}", "trainer.checkpoint_every=1", "trainer.validate_every=1"]
     settings += ["trainer.average_every=1", "trainer.average_count=8"] if kind == "average" else []
     calm = trained(troubled(*settings, f"results_dir={tmp_path / 'calm'}"))
@@ -102,7 +95,7 @@ def test_a_checkpoint_without_its_weights_is_skipped(
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> Record:
+def calm(tmp_path_factory):
     """The record of a run that nothing interrupts."""
     from tests.helpers.runs.fixtures import troubled_config
 
@@ -111,9 +104,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Record:
 
 @pytest.mark.skipif(not Path(FULL).exists(), reason=FULL)
 @pytest.mark.parametrize("start", [1, *(pytest.param(start, marks=pytest.mark.slow) for start in (2, 3, 4))])
-def test_a_disk_that_is_full_at_any_write_is_one_line_and_loses_nothing(
-    start: int, calm: Record, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_full_at_any_write_is_one_line_and_loses_nothing(start, calm, troubled, tmp_path, monkeypatch):
     """Every fourth write from ``start``, until a run has fewer writes."""
     monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))
     failures = 0

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-
-import pytest
 
 from cab.cli.main import main
 from cab.runner.launch import explain
@@ -13,7 +10,7 @@ from cab.runner.launch import explain
 CELL = ["task=lstf", "dataset=etth1", "backbone=informer", "pattern=NS", "attention=abc", "data_root=DATA"]
 
 
-def test_each_value_has_a_default_and_the_file_that_sets_it() -> None:
+def test_each_value_has_a_default_and_the_file_that_sets_it():
     overrides = [*CELL, "preset=paper", "seed=3", "trainer.max_epochs=2", "logger=wandb"]
     rows = {name: row for name, *row in explain(overrides, added=[CELL[2]])}
     assert rows["seed"] == ["3", "1", "command line"]
@@ -30,7 +27,7 @@ def test_each_value_has_a_default_and_the_file_that_sets_it() -> None:
         assert not default or "${" in default or not source.startswith("default of"), name
 
 
-def test_options_of_the_tables() -> None:
+def test_options_of_the_tables():
     cell = ["task=tts", "dataset=ljspeech", "backbone=fastspeech2", "pattern=NS", "attention=local"]
     for preset, file in (("paper", "configs/paper/table5.csv"), ("mini", "configs/suite/options.csv")):
         rows = {name: row for name, *row in explain([*cell, f"preset={preset}"])}
@@ -40,9 +37,7 @@ def test_options_of_the_tables() -> None:
         assert value != default
 
 
-def test_the_command_prints_a_table_and_runs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_a_table_and_runs_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     chosen = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "--explain"]
     assert main(["run", *chosen]) == 0

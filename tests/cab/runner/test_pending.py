@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
-
-import pytest
 
 from cab.cli.main import main
 from cab.runner import launch
@@ -15,15 +12,13 @@ SWEEP = ["run", "-m", "task=lstf", "dataset=synthetic", "attention=vanilla,abc",
 SWEEP += ["preset=smoke", "trainer.max_steps=1"]
 
 
-def test_an_interrupted_sweep_shows_every_cell_until_it_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupted_sweep_shows_every_cell_until_it_is_repeated(tmp_path, monkeypatch, capsys):
     run, sweep = launch.run_cell, [*SWEEP, f"results_dir={tmp_path}"]
 
-    def interrupt(config: dict, **rest: object) -> object:
+    def interrupt(config, **rest):
         if config["seed"] == 2:
             raise KeyboardInterrupt
-        return run(config, **rest)  # type: ignore[arg-type]
+        return run(config, **rest)
 
     monkeypatch.setattr(launch, "run_cell", interrupt)
     assert main(sweep) == 130

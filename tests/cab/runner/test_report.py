@@ -11,14 +11,14 @@ from cab.runner.report import Outcome, Report
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def clock(monkeypatch):
     """Seconds, for a test to set."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 
-def test_the_time_left_is_told_from_the_first_trained_cell_on(clock: list[float]) -> None:
+def test_the_time_left_is_told_from_the_first_trained_cell_on(clock):
     report = Report(expected=12, started=clock[0])
     report.add(Outcome("a", "cached", None))
     assert report.progress() == " (1 of 12)"
@@ -30,7 +30,7 @@ def test_the_time_left_is_told_from_the_first_trained_cell_on(clock: list[float]
     assert report.progress() == " (3 of 12, about 9 min left)"
 
 
-def test_the_last_cell_leaves_no_time(clock: list[float]) -> None:
+def test_the_last_cell_leaves_no_time(clock):
     report = Report(expected=2, started=clock[0])
     clock[0] += 5
     for title in "ab":
@@ -38,7 +38,7 @@ def test_the_last_cell_leaves_no_time(clock: list[float]) -> None:
     assert report.progress() == " (2 of 2)"
 
 
-def test_a_cell_without_a_record_is_none_of_the_rest() -> None:
+def test_a_cell_without_a_record_is_none_of_the_rest():
     report = Report(expected=3)
     report.add_error(UnsupportedError("no such cell"), "cab run a")
     report.add_error(UserError("a mistake"), "cab run b")
@@ -47,7 +47,7 @@ def test_a_cell_without_a_record_is_none_of_the_rest() -> None:
     assert (report.left_out, report.failures) == (["no such cell"], ["cab run b: a mistake"])
 
 
-def test_a_single_cell_has_no_count() -> None:
+def test_a_single_cell_has_no_count():
     report = Report()
     report.add(Outcome("a", "completed", None))
     assert report.progress() == ""

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import termios
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ from tests.helpers.command import ROOT
 from tests.helpers.runs.processes import environment
 
 
-def test_a_slow_part_of_the_set_up_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_part_of_the_set_up_is_reported(monkeypatch):
     said = threading.Event()
     monkeypatch.setattr(cache, "SLOW", 0.001)
     monkeypatch.setattr(cache.log, "info", lambda *_: said.set())
@@ -33,7 +32,7 @@ COMMAND += ["device=cpu", "cluster=local", "cluster.workers=2", "trainer.max_ste
 
 
 @pytest.mark.slow
-def test_two_workers_in_a_real_terminal(tmp_path: Path) -> None:
+def test_two_workers_in_a_real_terminal(tmp_path):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     process = subprocess.Popen(

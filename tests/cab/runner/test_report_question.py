@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from cab.runner.run import run_cell
 from tests.helpers.earlier_records import as_before
 from tests.helpers.runs.troubled import trained
 
-MakeConfig = Callable[..., dict[str, Any]]
 QUESTION = (
     "2 of 3 records were measured with other code of the project (cab.runner.batches): add accept_code=true to use "
     "them, or accept_code=false to run their cells again"
@@ -36,7 +34,7 @@ def with_other_code(path: Path, module: str) -> None:
 
 
 @pytest.fixture
-def configs(troubled: MakeConfig) -> list[dict[str, Any]]:
+def configs(troubled):
     """Four cells: two with records of other code, one with a record of today's, one without."""
     configs = [troubled("trainer.max_steps=1", f"seed={seed}") for seed in range(4)]
     for config in configs[:3]:
@@ -52,7 +50,7 @@ def run(configs: list[dict[str, Any]], **answer: Any) -> list[str]:
     return [outcome.kind for outcome in run_jobs(jobs, Report(), ClusterConfig()).outcomes]
 
 
-def test_a_sweep_asks_once_before_it_runs(configs: list[dict[str, Any]], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sweep_asks_once_before_it_runs(configs, caplog):
     with pytest.raises(UserError) as asked:
         run(configs)
     assert str(asked.value) == QUESTION
@@ -66,12 +64,12 @@ def test_a_sweep_asks_once_before_it_runs(configs: list[dict[str, Any]], caplog:
     assert run(configs) == ["cached"] * 4
 
 
-def test_a_single_cell_asks_the_same(configs: list[dict[str, Any]]) -> None:
+def test_a_single_cell_asks_the_same(configs):
     with pytest.raises(UserError, match=r"1 of 1 record was measured with other code of the project \(cab.runner.bat"):
         run_cell(configs[0])
 
 
-def test_a_record_from_before_an_upgrade_is_found_under_its_name(troubled: MakeConfig) -> None:
+def test_a_record_from_before_an_upgrade_is_found_under_its_name(troubled):
     """The first of a configuration, and one named after its code."""
     config = troubled("trainer.max_steps=1")
     record = trained(config)

@@ -25,8 +25,6 @@ from cab.runner.run import run_cell
 from tests.cab.runner.test_folder_hostile import Payload
 from tests.helpers.runs.troubled import Troubled, trained
 
-Cell = Callable[..., dict[str, Any]]
-
 
 @pytest.mark.parametrize(
     ("trouble", "status", "words"),
@@ -36,9 +34,7 @@ Cell = Callable[..., dict[str, Any]]
         ("nan", "diverged", "the training loss is NaN or infinite from step 3"),
     ],
 )
-def test_a_run_without_a_score_leaves_a_record(
-    trouble: str, status: str, words: str, troubled: Cell, tmp_path: Path
-) -> None:
+def test_a_run_without_a_score_leaves_a_record(trouble, status, words, troubled, tmp_path):
     outcome = run_cell(troubled(trouble=trouble))
     assert outcome.record is not None
     assert outcome.record.status == status
@@ -54,14 +50,12 @@ def test_a_run_without_a_score_leaves_a_record(
     assert [found.status for found in cell_statuses(tmp_path)] == [status]
 
 
-def test_an_interrupted_evaluation_finds_its_scores(
-    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_evaluation_finds_its_scores(troubled, tmp_path, monkeypatch):
     """Until the run has a record."""
     evaluate, scored = Troubled.evaluate, []
 
-    def interrupted(task: Troubled, backbone: Any, batches: Any) -> dict[str, float]:
-        def score(batch: Any) -> int:
+    def interrupted(task, backbone, batches):
+        def score(batch):
             scored.append(len(batch))
             if len(scored) == 2:
                 raise KeyboardInterrupt
@@ -79,12 +73,10 @@ def test_an_interrupted_evaluation_finds_its_scores(
 
 
 @pytest.mark.parametrize("kind", ["finished", "force", "read-only"])
-def test_what_a_process_left_that_was_killed_after_its_record_is_deleted(
-    kind: str, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_process_left_that_was_killed_after_its_record_is_deleted(kind, troubled, tmp_path, monkeypatch):
     """Not the checkpoints of a run that starts again, nor in a folder of somebody else."""
 
-    def killed(_: Path) -> None:
+    def killed(_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -103,7 +95,7 @@ def test_what_a_process_left_that_was_killed_after_its_record_is_deleted(
     assert bool(list(tmp_path.glob("*/step-*"))) == (kind != "finished")
 
 
-def test_a_failed_cell_is_run_again_only_when_asked(troubled: Cell, tmp_path: Path) -> None:
+def test_a_failed_cell_is_run_again_only_when_asked(troubled, tmp_path):
     run_cell(troubled(trouble="crash"))
     again = run_cell(troubled())
     assert again.kind == "cached"
@@ -116,9 +108,7 @@ def test_a_failed_cell_is_run_again_only_when_asked(troubled: Cell, tmp_path: Pa
     assert [found.status for found in cell_statuses(tmp_path)] == ["finished"]
 
 
-def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
-    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(troubled, tmp_path, capsys):
     for seed in (1, 2):
         run_cell(troubled(f"seed={seed}", trouble="crash"), command=f"cab run seed={seed}")
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
@@ -132,7 +122,7 @@ def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
     assert records[2].command == "cab run seed=2"
 
 
-def test_a_diverged_run_can_go_on(troubled: Cell, tmp_path: Path) -> None:
+def test_a_diverged_run_can_go_on(troubled, tmp_path):
     outcome = run_cell(troubled("trainer.stop_when_diverged=false", "trainer.checkpoint_every=2", trouble="nan"))
     assert outcome.record is not None
     assert outcome.record.status == "diverged"
@@ -144,7 +134,7 @@ def interrupted_by(number: int, folder: Path) -> Callable[..., Any]:
     """The loss, with a signal at its fifth call."""
     loss = Troubled.loss
 
-    def interrupted(self: Troubled, backbone: Any, batch: Any) -> Any:
+    def interrupted(self, backbone, batch):
         if self.calls == 4:
             assert [status.status for status in cell_statuses(folder)] == ["running"]
             os.kill(os.getpid(), number)
@@ -156,14 +146,7 @@ def interrupted_by(number: int, folder: Path) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("trouble", "again"), [("", "force=true"), ("", "retry=[finished]"), ("crash", "retry=[failed]")]
 )
-def test_a_cell_that_is_run_again_and_cut_goes_on(
-    trouble: str,
-    again: str,
-    troubled: Cell,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_cell_that_is_run_again_and_cut_goes_on(trouble, again, troubled, tmp_path, monkeypatch, caplog):
     first = trained(troubled(trouble=trouble))
     relic = tmp_path / first.hash / "relic.txt"
     relic.touch()
@@ -182,23 +165,21 @@ def test_a_cell_that_is_run_again_and_cut_goes_on(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_outside_training_a_signal_stops_at_once(number: signal.Signals) -> None:
+def test_outside_training_a_signal_stops_at_once(number):
     before = signal.getsignal(number)
     with StopSignals().watched(), pytest.raises(Preempted, match=number.name):
         os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
 
 
-def test_a_missing_package_is_named_with_its_extra(
-    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_with_its_extra(troubled, tmp_path, monkeypatch):
     monkeypatch.setattr(Troubled, "packages", {"torch": "core", "no_such_module": "text"})
     with pytest.raises(UserError, match=r"task 'troubled' requires an extra: `pip install 'cab-benchmark\[text\]'`"):
         run_cell(troubled())
     assert not list(tmp_path.iterdir())
 
 
-def test_seconds_of_training_add_up(troubled: Cell, tmp_path: Path) -> None:
+def test_seconds_of_training_add_up(troubled, tmp_path):
     settings = ["trainer.checkpoint_every=2", "retry=[failed]"]
     cut = trained(troubled(*settings, trouble="crash"))
     [checkpoint] = (tmp_path / cut.hash).glob("step-*.ckpt")
@@ -211,9 +192,7 @@ def test_seconds_of_training_add_up(troubled: Cell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["flipped", "only", "missing", "optimizer", "history", "step"])
-def test_a_checkpoint_of_another_run_is_passed_over(
-    kind: str, uncut: Record, troubled: Cell, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_checkpoint_of_another_run_is_passed_over(kind, uncut, troubled, tmp_path, caplog):
     """The run resumes from the one before, or starts from the beginning without one."""
     with pytest.raises(UserError, match="no space left"):
         run_cell(troubled("trainer.checkpoint_every=2", trouble="full"))
@@ -247,9 +226,7 @@ def flipped(path: Path, tensor: torch.Tensor) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["pickle", "text", "empty", "flipped", "shape", "list", "missing"])
-def test_weights_that_cannot_be_loaded_are_a_user_error(
-    kind: str, uncut: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_that_cannot_be_loaded_are_a_user_error(kind, uncut, tmp_path, capsys):
     results = Path(shutil.copytree(uncut.config["results_dir"], tmp_path / "results"))
     path = results / uncut.hash / "weights.pt"
     state = torch.load(path, weights_only=True)

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,15 @@ from cab.runner.report import Job, Report, cells_to_run
 from cab.runner.run import run_cell
 from tests.helpers.runs.troubled import Troubled, trained
 
-Cell = Callable[..., dict[str, Any]]
-
 
 @pytest.fixture
-def measured(troubled: Cell, tmp_path: Path) -> Path:
+def measured(troubled, tmp_path):
     """The record of a finished cell."""
     record = trained(troubled("trainer.max_steps=1"))
     return tmp_path / f"{record.hash}.json"
 
 
-def test_a_sweep_reads_the_data_of_its_found_cells_once(
-    measured: Path, troubled: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_reads_the_data_of_its_found_cells_once(measured, troubled, monkeypatch):
     read = []
     monkeypatch.setattr(Troubled, "setup", lambda self, root: read.append(root))  # noqa: ARG005
     report = Report()
@@ -44,10 +39,8 @@ def test_a_sweep_reads_the_data_of_its_found_cells_once(
     assert len(read) == 1
 
 
-def test_data_that_are_not_here_leave_the_record_its_word(
-    measured: Path, troubled: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(self: Troubled, root: Path | None) -> None:  # noqa: ARG001
+def test_data_that_are_not_here_leave_the_record_its_word(measured, troubled, monkeypatch):
+    def missing(self, root):  # noqa: ARG001
         raise UserError("no data")
 
     monkeypatch.setattr(Troubled, "setup", missing)
@@ -55,7 +48,7 @@ def test_data_that_are_not_here_leave_the_record_its_word(
     assert run_cell(troubled("trainer.max_steps=1")).kind == "cached"
 
 
-def test_the_record_of_another_cell_under_this_name(measured: Path, troubled: Cell) -> None:
+def test_the_record_of_another_cell_under_this_name(measured, troubled):
     other = trained(troubled("trainer.max_steps=1", "seed=2"))
     measured.write_bytes((measured.parent / f"{other.hash}.json").read_bytes())
     with pytest.raises(UserError, match=f"contains the record of cell {other.hash}"):
@@ -69,22 +62,18 @@ def resealed(path: Path, **cell: Any) -> Path:
     return path
 
 
-def test_a_relabeled_record_is_named_and_run_again(
-    measured: Path, troubled: Cell, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_relabeled_record_is_named_and_run_again(measured, troubled, caplog):
     assert main(["reproduce", str(resealed(measured, attention="abc"))]) == 2
     assert run_cell(troubled("trainer.max_steps=1")).kind == "completed"
     assert "its cell has attention 'abc', its configuration 'vanilla'" in caplog.text
 
 
-def test_a_variant_is_compared_with_the_code_of_the_task(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_variant_is_compared_with_the_code_of_the_task(measured, capsys):
     assert main(["reproduce", str(resealed(measured, config_variant="easier"))]) == 2
     assert "has config_variant 'easier', but its configuration is that of ''" in capsys.readouterr().err
 
 
-def test_only_what_killed_processes_left_is_removed(
-    measured: Path, troubled: Cell, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_only_what_killed_processes_left_is_removed(measured, troubled, tmp_path_factory):
     """Also from a folder with links, which are not followed."""
     folder, precious = measured.with_suffix(""), tmp_path_factory.mktemp("elsewhere") / "mine.txt"
     left = [measured.parent / f".{measured.name}-0123abcd.tmp", folder / ".weights.pt-0123.tmp"]
@@ -101,7 +90,7 @@ def test_only_what_killed_processes_left_is_removed(
     assert all(path.exists() for path in others)
 
 
-def test_files_have_the_permissions_that_the_umask_leaves(troubled: Cell, tmp_path: Path) -> None:
+def test_files_have_the_permissions_that_the_umask_leaves(troubled, tmp_path):
     before = os.umask(0o027)
     try:
         run_cell(troubled("trainer.max_steps=1"))
@@ -112,9 +101,7 @@ def test_files_have_the_permissions_that_the_umask_leaves(troubled: Cell, tmp_pa
     assert {name: mode for name, mode in modes.items() if name != "lock" and mode != 0o640} == {}
 
 
-def test_a_run_on_files_that_are_not_the_published_ones_is_marked(
-    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_on_files_that_are_not_the_published_ones_is_marked(troubled, tmp_path, monkeypatch, caplog):
     found = {"synthetic": data_sets()["etth1"]}
     monkeypatch.setattr("cab.data.sources.data_sets", lambda: found)
     monkeypatch.setattr("cab.runner.provenance.is_generated", lambda _: False)
@@ -124,7 +111,7 @@ def test_a_run_on_files_that_are_not_the_published_ones_is_marked(
     assert caplog.text.count("ETTh1.csv is not the published file") == 1
 
 
-def test_a_single_run_that_is_busy_has_its_own_status(measured: Path, troubled: Cell) -> None:
+def test_a_single_run_that_is_busy_has_its_own_status(measured, troubled):
     with FileLock(measured.with_suffix("") / "lock"):
         outcome = run_cell(troubled("trainer.max_steps=1", "force=true"))
     assert outcome.kind == "locked"
@@ -134,7 +121,7 @@ def test_a_single_run_that_is_busy_has_its_own_status(measured: Path, troubled: 
         assert report.exit_status == status
 
 
-def test_a_worker_that_dies_does_not_pass_off_the_old_record(measured: Path, troubled: Cell) -> None:
+def test_a_worker_that_dies_does_not_pass_off_the_old_record(measured, troubled):
     """Nor is a new one refused for the clock of its machine."""
     config = troubled("trainer.max_steps=1", "force=true")
     report = Report()
@@ -146,9 +133,7 @@ def test_a_worker_that_dies_does_not_pass_off_the_old_record(measured: Path, tro
     assert len(report.failures) == len(report.outcomes) == 1
 
 
-def test_a_cost_has_processor_seconds_the_load_and_the_expected_hours(
-    troubled: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cost_has_processor_seconds_the_load_and_the_expected_hours(troubled, monkeypatch):
     row = {"preset": "smoke", "task": "troubled", "dataset": "", "backbone": "gpt2", "hours": "0.5", "hardware": "GPU"}
     monkeypatch.setattr("cab.runner.cell.read_rows", lambda _: (row | {"preset": "mini", "hours": "7"}, row))
     record = trained(troubled("trainer.max_steps=1"))
@@ -158,9 +143,7 @@ def test_a_cost_has_processor_seconds_the_load_and_the_expected_hours(
 
 
 @pytest.mark.parametrize("force", ["true", "false"])
-def test_a_folder_that_is_a_link_is_not_followed(
-    force: str, measured: Path, troubled: Cell, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_folder_that_is_a_link_is_not_followed(force, measured, troubled, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "mine.txt").write_text("precious")
     folder = measured.with_suffix("")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,6 @@ from cab.records.record import Record, Status
 from cab.runner.provenance import ResourceUsage
 from engines.torch.loggers import Loggers
 from tests.helpers.runs.troubled import Troubled, trained
-
-Cell = Callable[..., dict[str, Any]]
 
 
 class Odd(BaseException):
@@ -30,7 +27,7 @@ class MuteError(Exception):
 
 
 def fails(error: BaseException) -> Callable[..., Any]:
-    def fail(*_: Any, **__: Any) -> Any:
+    def fail(*_, **__):
         raise error
 
     return fail
@@ -48,15 +45,8 @@ def fails(error: BaseException) -> Callable[..., Any]:
     [(ValueError("bad backend"), "ValueError: bad backend"), (SystemExit(3), r"ExitError: .*sys\.exit\(3\)")],
 )
 def test_optional_output_that_fails_is_a_warning_in_the_record(
-    owner: type,
-    method: str,
-    title: str,
-    error: BaseException,
-    text: str,
-    troubled: Cell,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    owner, method, title, error, text, troubled, tmp_path, monkeypatch
+):
     expected = trained(troubled(f"results_dir={tmp_path / 'expected'}"))
     monkeypatch.setattr(owner, method, fails(error))
     record = trained(troubled())
@@ -66,9 +56,7 @@ def test_optional_output_that_fails_is_a_warning_in_the_record(
     assert re.search(text, warning)
 
 
-def test_a_logger_that_fails_at_the_end_loses_nothing(
-    troubled: Cell, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_logger_that_fails_at_the_end_loses_nothing(troubled, monkeypatch, caplog):
     monkeypatch.setattr(Loggers, "write_record", fails(SystemExit(3)))
     assert trained(troubled()).status is Status.FINISHED
     assert "a logger failed: ExitError" in caplog.text
@@ -85,9 +73,7 @@ def test_a_logger_that_fails_at_the_end_loses_nothing(
         ),
     ],
 )
-def test_an_error_of_any_code_is_a_failed_record(
-    error: BaseException, text: str, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_any_code_is_a_failed_record(error, text, troubled, tmp_path, monkeypatch):
     monkeypatch.setattr(Troubled, "evaluate", fails(error))
     record = trained(troubled())
     assert (record.status, record.error) == (Status.FAILED, text)

@@ -26,9 +26,7 @@ from tests.helpers.runs.troubled import trained
 Cell = Callable[..., dict[str, Any]]
 
 
-def test_a_single_run_without_a_score_is_status_1(
-    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_single_run_without_a_score_is_status_1(troubled, tmp_path, capsys):
     troubled(trouble="crash")
     command = ["run", *TROUBLED, f"results_dir={tmp_path}"]
     assert main(command) == 1
@@ -38,9 +36,7 @@ def test_a_single_run_without_a_score_is_status_1(
     assert main([*command, "force=true"]) == 0
 
 
-def test_a_run_without_a_score_is_status_1_in_a_sweep_as_well(
-    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_a_score_is_status_1_in_a_sweep_as_well(troubled, tmp_path, capsys):
     troubled(trouble="nan")
     command = ["run", "-m", *TROUBLED, "seed=1,2", f"results_dir={tmp_path}"]
     assert main(command) == 1
@@ -57,9 +53,7 @@ def test_a_run_without_a_score_is_status_1_in_a_sweep_as_well(
         assert main(command) == 2
 
 
-def test_only_the_first_process_of_a_run_reports(
-    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_first_process_of_a_run_reports(troubled, tmp_path, monkeypatch, capsys):
     troubled()
     for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -69,7 +63,7 @@ def test_only_the_first_process_of_a_run_reports(
     assert capsys.readouterr() == ("", "")
 
 
-def test_yes_and_no_mean_true_and_false(troubled: Cell, tmp_path: Path) -> None:
+def test_yes_and_no_mean_true_and_false(troubled, tmp_path):
     for word, meant in {"no": False, "off": False, "No": False, "yes": True, "on": True, "TRUE": True}.items():
         assert CheckedCell.from_config(troubled(f"force={word}")).config.force is meant
     record = trained(troubled("trainer.max_steps=1"))
@@ -79,7 +73,7 @@ def test_yes_and_no_mean_true_and_false(troubled: Cell, tmp_path: Path) -> None:
     assert run_cell(troubled("trainer.max_steps=1", "force=yes")).kind == "completed"
 
 
-def test_a_wrong_option_deletes_nothing(troubled: Cell, tmp_path: Path) -> None:
+def test_a_wrong_option_deletes_nothing(troubled, tmp_path):
     trained(troubled("trainer.max_steps=1"))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match=r"task\.at: "):
@@ -87,7 +81,7 @@ def test_a_wrong_option_deletes_nothing(troubled: Cell, tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_log_lines_do_not_break_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_lines_do_not_break_the_progress_bar(monkeypatch):
     terminal = io.StringIO()
     monkeypatch.setattr("sys.stderr", terminal)
     handler = TerminalHandler()
@@ -102,7 +96,7 @@ def test_log_lines_do_not_break_the_progress_bar(monkeypatch: pytest.MonkeyPatch
     assert "3/10" in said[said.index("at 3\n") :], "and drawn again below it"
 
 
-def test_a_record_names_no_terminal_codes(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_names_no_terminal_codes(troubled, tmp_path, capsys):
     record = trained(troubled("trainer.max_steps=1"))
     (tmp_path / f"{record.hash}.json").unlink()
     evil = Record(**{**vars(record), "cell": {**record.cell, "attention": "a\x1b]0;x\x07bc"}, "command": "run\x1b[0m"})
@@ -113,7 +107,7 @@ def test_a_record_names_no_terminal_codes(troubled: Cell, tmp_path: Path, capsys
     assert "\x07" not in said.out + said.err
 
 
-def test_a_cut_cell_is_gone_on_with(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cut_cell_is_gone_on_with(troubled, tmp_path, capsys):
     record = trained(troubled("trainer.max_steps=1"))
     path = tmp_path / f"{record.hash}.json"
     path.unlink()
@@ -122,9 +116,7 @@ def test_a_cut_cell_is_gone_on_with(troubled: Cell, tmp_path: Path, capsys: pyte
     assert path.exists()
 
 
-def test_a_program_that_changes_the_working_directory_has_a_record(
-    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_changes_the_working_directory_has_a_record(troubled, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cell = troubled("trainer.max_steps=1") | {"results_dir": "relative"}
     monkeypatch.setattr("cab.runner.run.evaluate", lambda *_: os.chdir("/") or Path("relative/none").read_text())
@@ -145,18 +137,14 @@ def test_a_program_that_changes_the_working_directory_has_a_record(
         ({"score": 1e39}, "metric 'score' of task 'troubled' is 1e+39"),
     ],
 )
-def test_a_metric_without_a_number_fails_the_run_by_name(
-    scores: dict[str, float], message: str, troubled: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_metric_without_a_number_fails_the_run_by_name(scores, message, troubled, monkeypatch):
     monkeypatch.setattr("cab.runner.run.evaluate", lambda *_: scores)
     record = run_cell(troubled("trainer.max_steps=1")).record
     assert record is not None
     assert (record.status, record.error) == ("failed", f"RuntimeError: {message}")
 
 
-def test_a_further_metric_without_a_number_is_named(
-    troubled: Cell, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_further_metric_without_a_number_is_named(troubled, monkeypatch, caplog):
     """Such as that of a length that does not fit in memory, which must not cost the score."""
     monkeypatch.setattr("cab.runner.run.evaluate", lambda *_: {"score": 1.0, "total": math.nan})
     record = run_cell(troubled("trainer.max_steps=1")).record

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-import pytest
 
 from cab.cli.main import main
 from cab.records.record import Record, with_checksum
 from cab.runner.run import run_cell
 from tests.helpers.runs.troubled import trained
 
-Cell = Callable[..., dict[str, Any]]
 
-
-def test_reproduce_compares(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reproduce_compares(troubled, tmp_path, capsys):
     record = trained(troubled())
     path = tmp_path / f"{record.hash}.json"
     assert main(["reproduce", str(path)]) == 0
@@ -36,16 +29,14 @@ def test_reproduce_compares(troubled: Cell, tmp_path: Path, capsys: pytest.Captu
     assert main(["reproduce", str(oom)]) == 2
 
 
-def test_reproduce_never_replaces_the_record(troubled: Cell, tmp_path: Path) -> None:
+def test_reproduce_never_replaces_the_record(troubled, tmp_path):
     record = trained(troubled())
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert main(["reproduce", str(tmp_path / f"{record.hash}.json"), "--results-dir", str(tmp_path)]) == 2
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_reproduce_uses_the_precision_that_the_run_resolved(
-    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reproduce_uses_the_precision_that_the_run_resolved(troubled, tmp_path, capsys):
     """As the record of a GPU: its ``auto`` was another precision than that of this machine."""
     path = tmp_path / f"{trained(troubled()).hash}.json"
     content = json.loads(path.read_text())

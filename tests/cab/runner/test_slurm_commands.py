@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import submitit.core.logger  # noqa: F401
@@ -15,7 +13,6 @@ from cab.cli.main import main
 from tests.helpers.runs.fixtures import TROUBLED
 
 # submitit configures logging when it is imported, which closes absl's handler and, within a test, pytest's own stream.
-Submit = Callable[..., tuple[int, str]]
 
 COMMANDS = {
     "sbatch": """
@@ -30,7 +27,7 @@ COMMANDS = {
 
 
 @pytest.fixture
-def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Submit:
+def submit(tmp_path, monkeypatch, capsys):
     """Run three cells on a cluster whose arrays have two jobs at most, of which it accepts some."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -39,7 +36,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=":")
 
-    def run(*options: str, accepted: int = 9) -> tuple[int, str]:
+    def run(*options, accepted=9):
         (tmp_path / "accepted").write_text(str(accepted))
         cells = [*TROUBLED, "seed=1,2,3", "cluster=slurm", f"results_dir={tmp_path / 'results'}"]
         return main(["run", "-m", *cells, *options]), capsys.readouterr().err
@@ -47,13 +44,13 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return run
 
 
-def test_without_waiting_the_submission_is_the_success(submit: Submit) -> None:
+def test_without_waiting_the_submission_is_the_success(submit):
     status, said = submit("cluster.wait=false")
     assert status == 0, said
     assert "submitted 3 cells to Slurm as 101, 102" in said
 
 
-def test_scripts_of_arrays_and_of_single_jobs_leave_out_what_is_0(submit: Submit, tmp_path: Path) -> None:
+def test_scripts_of_arrays_and_of_single_jobs_leave_out_what_is_0(submit, tmp_path):
     for cluster in (["cluster.time=0", "cluster.nodes=0"], ["cluster.time=7", "cluster.nodes=2"]):
         (tmp_path / "scripts").unlink(missing_ok=True)
         assert submit("cluster.wait=false", *cluster)[0] == 0
@@ -63,9 +60,7 @@ def test_scripts_of_arrays_and_of_single_jobs_leave_out_what_is_0(submit: Submit
         assert lines == ([] if "cluster.time=0" in cluster else ["#SBATCH --nodes=2", "#SBATCH --time=7"] * 2)
 
 
-def test_a_refusal_names_the_arrays_before_it_and_their_cells_are_not_submitted_again(
-    submit: Submit, tmp_path: Path
-) -> None:
+def test_a_refusal_names_the_arrays_before_it_and_their_cells_are_not_submitted_again(submit, tmp_path):
     status, said = submit(accepted=1)
     assert status == 2
     assert "submitted 2 of 3 cells as 101; Slurm rejected the others: sbatch: error: QOSMax" in said
@@ -78,7 +73,7 @@ def test_a_refusal_names_the_arrays_before_it_and_their_cells_are_not_submitted_
     assert "submitted 1 cell to Slurm as 104" in submit("cluster.wait=false")[1], "the job of one has ended"
 
 
-def test_another_cluster_on_the_same_disk_has_jobs_of_its_own(submit: Submit, tmp_path: Path) -> None:
+def test_another_cluster_on_the_same_disk_has_jobs_of_its_own(submit, tmp_path):
     assert "as 101, 102" in submit("cluster.wait=false")[1]
     (tmp_path / "queue").write_text("101_0 RUNNING\n101_1 RUNNING\n102 RUNNING\n")
     (tmp_path / "cluster").write_text("two")
@@ -86,7 +81,7 @@ def test_another_cluster_on_the_same_disk_has_jobs_of_its_own(submit: Submit, tm
     assert {path.name for path in (tmp_path / "results" / "slurm").iterdir()} == {"one", "two"}
 
 
-def test_nothing_is_submitted_to_a_cluster_that_does_not_give_its_name(submit: Submit, tmp_path: Path) -> None:
+def test_nothing_is_submitted_to_a_cluster_that_does_not_give_its_name(submit, tmp_path):
     (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho 'slurm_load_ctl_conf error' >&2; exit 1\n")
     status, said = submit("cluster.wait=false")
     assert status == 2
@@ -94,14 +89,14 @@ def test_nothing_is_submitted_to_a_cluster_that_does_not_give_its_name(submit: S
     assert not (tmp_path / "count").exists()
 
 
-def test_a_cell_whose_job_ended_without_a_record_is_a_failure(submit: Submit) -> None:
+def test_a_cell_whose_job_ended_without_a_record_is_a_failure(submit):
     status, said = submit()
     assert status == 1
     assert said.count("no record; its job 101_0 is ended") == 1
     assert said.count("no record; its job 102 is ended") == 1
 
 
-def test_a_job_that_is_canceled_before_its_cell_starts_ends_at_once(tmp_path: Path) -> None:
+def test_a_job_that_is_canceled_before_its_cell_starts_ends_at_once(tmp_path):
     program = tmp_path / "job.py"
     program.write_text(
         "import os, signal, cab.runner.run\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from cab.cli.main import main
@@ -39,12 +37,12 @@ def cell(name: str) -> Cell:
         ("smoke", {}, (60, 1, 16)),
     ],
 )
-def test_requests(name: str, own: dict[str, Any], expected: tuple[int, int, int]) -> None:
+def test_requests(name, own, expected):
     request = request_of(cell(name), SlurmConfig(**own))
     assert (request.time, request.gpus, request.memory) == expected
 
 
-def test_warnings_and_groups() -> None:
+def test_warnings_and_groups():
     cells = [cell("mlm"), cell("lstf"), cell("mlm")]
     assert not list(time_warnings(cells, SlurmConfig()))
     [warning] = time_warnings(cells, SlurmConfig(gpus=1))
@@ -52,7 +50,7 @@ def test_warnings_and_groups() -> None:
     assert [len(group) for _, group in by_request(cells, lambda cell: cell, SlurmConfig())] == [2, 1]
 
 
-def test_the_dry_run_shows_the_requests(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_dry_run_shows_the_requests(capsys):
     assert main(["run", *CELLS["smoke"], "attention=vanilla", "cluster=slurm", "cluster.nodes=3", "--dry-run"]) == 0
     output = capsys.readouterr().out
     assert "lstf      1      3     1       60         16" in output

@@ -18,9 +18,7 @@ CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention
 
 
 @pytest.mark.parametrize(("seeds", "array"), [("1", None), ("1,2,3", "--array=0-2%3")])
-def test_the_script_has_the_options_of_the_cluster(
-    seeds: str, array: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_script_has_the_options_of_the_cluster(seeds, array, tmp_path, capsys):
     cluster = ["cluster=slurm", "cluster.partition=low", "cluster.memory=7", "cluster.setup=[module load cuda]"]
     cluster += ["cluster.extra.nodes=2", "cluster.extra.reservation=mine", "other_attention.NC=abc"]  # need no plus
     results = tmp_path / "results"
@@ -35,7 +33,7 @@ def test_the_script_has_the_options_of_the_cluster(
     assert not results.exists()
 
 
-def test_memory_per_core_excludes_memory_per_machine() -> None:
+def test_memory_per_core_excludes_memory_per_machine():
     extra = {"mem-per-cpu": "4G"}
     script = job_script(SlurmConfig(time=60, gpus=1, memory=0, extra=extra), Path("r"), 1)
     assert [line for line in script.splitlines() if "mem" in line and "SBATCH" in line] == ["#SBATCH --mem-per-cpu=4G"]
@@ -44,7 +42,7 @@ def test_memory_per_core_excludes_memory_per_machine() -> None:
 
 
 @pytest.mark.parametrize("extra", [{}, {"nodes": "2-4"}])
-def test_what_a_site_does_not_want_is_left_out(extra: dict[str, str], tmp_path: Path) -> None:
+def test_what_a_site_does_not_want_is_left_out(extra, tmp_path):
     options = SlurmConfig(time=0, nodes=0, gpus=0, cpus=0, memory=0, extra=extra)
     for count in (1, 3):
         script = job_script(options, tmp_path, count)
@@ -58,9 +56,7 @@ def test_what_a_site_does_not_want_is_left_out(extra: dict[str, str], tmp_path: 
 @pytest.mark.parametrize(
     "given", [{"SBATCH_PARTITION": "debug", "SLURM_CPU_BIND": "mask", "SLURM_CONF": "a", "RANK": "1"}]
 )
-def test_a_submission_has_no_variables_of_a_surrounding_job(
-    given: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_submission_has_no_variables_of_a_surrounding_job(given, monkeypatch, caplog):
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     with slurm._environment_of_slurm_removed():
@@ -78,6 +74,6 @@ def test_a_submission_has_no_variables_of_a_surrounding_job(
         ("results_dir=r/%j", "has a character that Slurm replaces; name another folder"),
     ],
 )
-def test_an_option_does_not_leave_its_line(option: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_does_not_leave_its_line(option, message, capsys):
     assert main([*CELLS, "cluster=slurm", option, "--dry-run"]) == 2
     assert message in capsys.readouterr().err

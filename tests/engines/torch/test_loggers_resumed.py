@@ -49,7 +49,7 @@ def records_of(file: Path) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     record = killed_and_resumed(tmp_path / "runs", "logger=wandb", "logger.project=attention", "logger.group=sweep")
     files = sorted(tmp_path.glob("runs/*/wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime)
@@ -68,7 +68,7 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_tensorboard(tmp_path: Path) -> None:
+def test_tensorboard(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     killed_and_resumed(tmp_path / "runs", "logger=tensorboard")

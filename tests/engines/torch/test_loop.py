@@ -6,7 +6,6 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from tests.helpers.runs.troubled import Numbers, Troubled, trained
 Cell = Callable[..., dict[str, Any]]
 
 
-def test_garbage_is_not_kept_for_the_training() -> None:
+def test_garbage_is_not_kept_for_the_training():
     """Objects that refer to each other, such as a network that was replaced."""
     network = torch.nn.Linear(1, 1)
     vars(network)["again"] = network
@@ -41,7 +40,7 @@ def test_garbage_is_not_kept_for_the_training() -> None:
         gc.enable()
 
 
-def test_items_that_draw_depend_on_the_step_alone() -> None:
+def test_items_that_draw_depend_on_the_step_alone():
     items = SeededItems(Numbers(), seed=3)
     number, first = items.__getitems__(Draw(5, [1, 2]))
     assert number == 5
@@ -51,7 +50,7 @@ def test_items_that_draw_depend_on_the_step_alone() -> None:
     assert not torch.equal(SeededItems(Numbers(), seed=4).__getitems__(Draw(5, [1, 2]))[1], first)
 
 
-def test_drawing_an_item_leaves_the_other_random_numbers_alone() -> None:
+def test_drawing_an_item_leaves_the_other_random_numbers_alone():
     torch.manual_seed(1)
     expected = torch.rand(1)
     torch.manual_seed(1)
@@ -59,7 +58,7 @@ def test_drawing_an_item_leaves_the_other_random_numbers_alone() -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_worker_processes_change_no_number(troubled: Cell, tmp_path: Path) -> None:
+def test_worker_processes_change_no_number(troubled, tmp_path):
     records = [
         trained(troubled(f"trainer.num_workers={workers}", f"results_dir={tmp_path / str(workers)}"))
         for workers in (0, 2)
@@ -68,7 +67,7 @@ def test_worker_processes_change_no_number(troubled: Cell, tmp_path: Path) -> No
     assert records[0].hash == records[1].hash
 
 
-def test_epochs_are_announced_again_after_a_resume(troubled: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epochs_are_announced_again_after_a_resume(troubled, monkeypatch):
     epochs: list[list[int]] = []
     monkeypatch.setattr(Troubled, "setup", lambda self, _: epochs.append(self.epochs))
     run_cell(troubled("trainer.checkpoint_every=2", trouble="crash"), command="")
@@ -76,9 +75,7 @@ def test_epochs_are_announced_again_after_a_resume(troubled: Cell, monkeypatch: 
     assert epochs == [[0], [0, 1, 2]]  # three batches an epoch, eight steps; the second run goes on from step 2
 
 
-def test_a_run_goes_on_with_micro_batches_of_another_size(
-    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_goes_on_with_micro_batches_of_another_size(troubled, tmp_path, monkeypatch):
     """Batches of four, at once until the memory is used up, then one by one: the same steps, but for rounding."""
     network = ["task=lm", "attention=vanilla", "backbone.dropout=0", "backbone.attention_dropout=0"]
     network += ["task.block_len=16", "task.context_lengths=[16]", "task.context_tokens=64"]
@@ -86,7 +83,7 @@ def test_a_run_goes_on_with_micro_batches_of_another_size(
     uncut = trained(troubled(*options, f"results_dir={tmp_path / 'uncut'}"))
     loss, sizes = LM.loss, []
 
-    def counting(self: LM, backbone: Any, batch: Any) -> Any:
+    def counting(self, backbone, batch):
         if torch.is_grad_enabled():
             sizes.append(len(batch))
         if len(sizes) == 5:
@@ -103,7 +100,7 @@ def test_a_run_goes_on_with_micro_batches_of_another_size(
     assert retried.metrics[0].value == pytest.approx(uncut.metrics[0].value, rel=1e-4)
 
 
-def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled: Cell, tmp_path: Path) -> None:
+def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled, tmp_path):
     """Its loss is added in every micro-batch, its buffer learns from all of them, its parameter has its own rate."""
     options = ["trainer.micro_batch_size=2", "trainer.validate_every=4", "trainer.checkpoint_selection=last"]
     record = trained(troubled("attention=learning", *options))
@@ -117,7 +114,7 @@ def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled: Cell, 
     assert seen.item() == 16
 
 
-def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) -> None:
+def test_the_average_is_of_the_last_multiples(troubled, tmp_path):
     average = ["trainer.checkpoint_selection=average", "trainer.average_every=2", "trainer.average_count=3"]
     record = trained(troubled("trainer.validate_every=null", *average))
     assert [entry["validation"] for entry in record.history] == [None] * 8
@@ -130,7 +127,7 @@ def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("keep", ["best", "last", "average"])
-def test_the_weights_that_were_scored_stay(keep: str, troubled: Cell, tmp_path: Path) -> None:
+def test_the_weights_that_were_scored_stay(keep, troubled, tmp_path):
     averaged = ["trainer.average_every=2", "trainer.average_count=3"]
     record = trained(troubled(f"trainer.checkpoint_selection={keep}", "trainer.validate_every=3", *averaged))
     path = weights_path(tmp_path, record.hash)
@@ -141,7 +138,7 @@ def test_the_weights_that_were_scored_stay(keep: str, troubled: Cell, tmp_path: 
     assert record.cost.best_step == (min(validated, key=lambda step: validated[step]) if keep == "best" else 0)
 
 
-def test_average_of_whole_numbers_is_the_last(tmp_path: Path) -> None:
+def test_average_of_whole_numbers_is_the_last(tmp_path):
     for i in (1, 2):
         torch.save({"w": torch.tensor([float(i)]), "n": torch.tensor(i)}, tmp_path / f"{i}.pt")
     mean = average_weights([tmp_path / "1.pt", tmp_path / "2.pt"])
@@ -149,22 +146,20 @@ def test_average_of_whole_numbers_is_the_last(tmp_path: Path) -> None:
     assert mean["n"].item() == 2
 
 
-def test_nothing_to_average_is_refused(troubled: Cell, tmp_path: Path) -> None:
+def test_nothing_to_average_is_refused(troubled, tmp_path):
     with pytest.raises(UserError, match="average_every=1000"):
         run_cell(troubled("trainer.checkpoint_selection=average", "trainer.validate_every=null"))
     assert not list(tmp_path.glob("*.json"))
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(
-    precision: str, troubled: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(precision, troubled, monkeypatch):
     seen: dict[str, torch.dtype] = {}
 
-    def note(name: str) -> None:
+    def note(name):
         used = getattr(Troubled, name)
 
-        def noting(self: Troubled, backbone: Any, *rest: Any) -> Any:
+        def noting(self, backbone, *rest):
             seen.setdefault(name, backbone(torch.tensor([[1, 2, 3]])).dtype)
             return used(self, backbone, *rest)
 
@@ -178,7 +173,7 @@ def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(
     assert seen == dict.fromkeys(("loss", "validate", "evaluate", "save_plots"), expected)
 
 
-def test_no_steps_score_the_untrained_network(troubled: Cell) -> None:
+def test_no_steps_score_the_untrained_network(troubled):
     record = trained(troubled("trainer.max_steps=0"))
     assert record.status == "finished"
     assert record.cost.steps == 0
@@ -186,13 +181,13 @@ def test_no_steps_score_the_untrained_network(troubled: Cell) -> None:
 
 
 @pytest.mark.parametrize("has_more", [False, True])
-def test_unused_parameters_are_found_without_changing_the_network(has_more: bool, troubled: Cell) -> None:
+def test_unused_parameters_are_found_without_changing_the_network(has_more, troubled):
     run = open_run(CheckedCell.from_config(troubled()), "")
     network = make_initial_backbone(run.cell)
     if has_more:
         network.more = torch.nn.Linear(2, 2)
     before = copy.deepcopy(network.state_dict())
-    order = make_order(len(run.cell.task.training_set), run)  # type: ignore[arg-type]
+    order = make_order(len(run.cell.task.training_set), run)
     assert leaves_unused(run, network, order) == has_more
     assert all(parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())

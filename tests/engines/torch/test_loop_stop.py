@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from cab import Backbone
 from cab.records.record import Record, Status
-from cab.task import Batches
 from tests.helpers.runs.fixtures import troubled_config
 from tests.helpers.runs.troubled import Troubled, trained
 
-Cell = Callable[..., dict[str, Any]]
 EVERY = ("trainer.validate_every=2", "trainer.checkpoint_every=1")
 
 
 @pytest.fixture(scope="module")
-def free(tmp_path_factory: pytest.TempPathFactory) -> Record:
+def free(tmp_path_factory):
     """A run that nothing stops: eight steps, four falling validation losses."""
     record = trained(troubled_config(*EVERY, f"results_dir={tmp_path_factory.mktemp('free')}"))
     losses = [entry["validation"] for entry in record.history]
     assert len(losses) == 4
-    assert losses == sorted(losses, reverse=True)  # type: ignore[type-var]
+    assert losses == sorted(losses, reverse=True)
     assert record.cost.steps_to_solve is None
     return record
 
@@ -33,14 +26,14 @@ def threshold(free: Record) -> str:
     return f"trainer.stop_at={free.history[1]['validation']!r}"
 
 
-def test_training_stops_at_the_first_score_that_solves(free: Record, troubled: Cell, tmp_path: Path) -> None:
+def test_training_stops_at_the_first_score_that_solves(free, troubled, tmp_path):
     solved = trained(troubled(*EVERY, threshold(free)))
     assert solved.cost.steps == solved.cost.steps_to_solve == solved.cost.best_step == 4
     assert list(solved.history) == list(free.history[:2])
     assert Record.read(tmp_path / f"{solved.hash}.json").cost == solved.cost
 
 
-def test_the_cap_ends_a_run_that_is_not_solved(free: Record, troubled: Cell) -> None:
+def test_the_cap_ends_a_run_that_is_not_solved(free, troubled):
     capped = trained(troubled(*EVERY, "trainer.stop_at=0"))
     assert (capped.cost.steps, capped.cost.steps_to_solve) == (8, None)
     assert capped.history == free.history
@@ -49,7 +42,7 @@ def test_the_cap_ends_a_run_that_is_not_solved(free: Record, troubled: Cell) -> 
 
 
 @pytest.mark.parametrize("at", [2, 5])
-def test_a_resumed_run_stops_at_the_same_step(at: int, free: Record, troubled: Cell, tmp_path: Path) -> None:
+def test_a_resumed_run_stops_at_the_same_step(at, free, troubled, tmp_path):
     uncut = trained(troubled(*EVERY, threshold(free), f"task.at={at}", f"results_dir={tmp_path / 'uncut'}"))
     cell = [*EVERY, threshold(free), f"task.at={at}"]
     assert trained(troubled(*cell, trouble="crash")).status is Status.FAILED
@@ -59,12 +52,10 @@ def test_a_resumed_run_stops_at_the_same_step(at: int, free: Record, troubled: C
     assert (resumed.cost.steps, resumed.cost.steps_to_solve) == (4, 4)
 
 
-def test_a_solved_run_that_is_resumed_makes_no_step(
-    free: Record, troubled: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_solved_run_that_is_resumed_makes_no_step(free, troubled, monkeypatch):
     made: list[int] = []
 
-    def evaluate(self: Troubled, backbone: Backbone, batches: Batches) -> dict[str, float]:  # noqa: ARG001
+    def evaluate(self, backbone, batches):  # noqa: ARG001
         made.append(self.calls)
         if len(made) == 1:
             raise RuntimeError("cut before the record is written")
@@ -77,7 +68,7 @@ def test_a_solved_run_that_is_resumed_makes_no_step(
     assert (resumed.cost.steps, resumed.cost.steps_to_solve) == (4, 4)
 
 
-def test_the_rate_does_not_depend_on_when_training_stops(free: Record, troubled: Cell, tmp_path: Path) -> None:
+def test_the_rate_does_not_depend_on_when_training_stops(free, troubled, tmp_path):
     """A schedule that decays is that of the cap: the first steps are those of a run that goes on."""
     linear = [*EVERY, "trainer.schedule=linear"]
     whole = trained(troubled(*linear, f"results_dir={tmp_path / 'whole'}"))
