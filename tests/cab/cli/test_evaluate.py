@@ -14,19 +14,14 @@ from cab.runner.run import run_cell
 from tests.helpers.runs.processes import run_module
 
 CELL = ["task=probe", "dataset=recall", "backbone=mixer", "pattern=CS", "attention=vanilla", "preset=smoke"]
-FEW = [
-    "trainer.max_steps=2",
-    "task.test_examples=40",
-    "task.evaluation_batch_size=16",
-    "task.examples=64",
-    "device=cpu",
-]
+CELL += ["trainer.max_steps=2", "task.test_examples=40", "task.evaluation_batch_size=16", "task.examples=64"]
+CELL += ["device=cpu"]
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
-    record = run_cell(compose([*CELL, *FEW, f"results_dir={folder}"])).record
+    record = run_cell(compose([*CELL, f"results_dir={folder}"])).record
     assert record is not None
     return record_path(folder, record.hash)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
 import yaml
 
 from cab.cli.main import main
@@ -16,40 +15,6 @@ CELL = {"task": "lstf", "dataset": "synthetic", "backbone": "informer", "attenti
 
 def overrides(**changes: str) -> list[str]:
     return [f"{key}={value}" for key, value in {**CELL, "preset": "smoke", "device": "cpu", **changes}.items()]
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"attention": "vanila"}, ["unknown attention 'vanila'", "did you mean 'vanilla'"]),
-        ({"backbone": "infomer"}, ["unknown backbone", "'informer'"]),
-        ({"task": "lst"}, ["unknown task", "'lstf'"]),
-        ({"dataset": "eth1"}, ["unknown dataset", "'etth1'"]),
-        ({"pattern": "XX"}, ["unknown pattern", "NS"]),
-        ({"preset": "papr"}, ["unknown preset", "'paper'"]),
-        ({"attention": "s4d"}, ["'s4d' does not support pattern NC", "NS CS", "cab list attentions"]),
-        ({"pattern": "CC"}, ["'informer' has no attention layer with pattern CC", "NS CS NC"]),
-        ({"attention.num_landmarks": "3"}, ["attention 'vanilla' has no option 'num_landmarks'"]),
-        ({"backbone.depth": "3"}, ["backbone 'informer' has no option 'depth'", "encoder_layers"]),
-        ({"task.horizon": "3"}, ["task 'lstf' has no option 'horizon'", "pred_len"]),
-        ({"task.seq_len": "900000"}, ["shorter than one window", "seq_len"]),
-        ({"other_attention": "vanila"}, ["unknown attention 'vanila'"]),
-        (
-            {"dataset": "etth1", "data_root": "nowhere"},
-            ["the folder data_root=nowhere does not exist", "cab data download etth1"],
-        ),
-    ],
-    ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else "",
-)
-def test_a_mistake_is_one_line_and_writes_nothing(change, words, refused):
-    refused("run", *overrides(**change), words=words)
-
-
-@pytest.mark.parametrize("missing", ["a task", "a dataset", "an attention", "a pattern"])
-def test_a_missing_override_is_named(missing, refused):
-    name = missing.split()[1]
-    arguments = [override for override in overrides() if not override.startswith(f"{name}=")]
-    refused("run", *arguments, words=[f"name {missing}: {name}=NAME"])
 
 
 def test_the_configuration_is_printed_with_the_values_of_the_tables(tmp_path, monkeypatch, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -278,37 +279,26 @@ def test_audit(capsys):
     assert all(name in out for name in ("official", "paper", "results"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["score", "EMPTY"], f"run a cell first, for example: `{EXAMPLE_COMMAND}`"),
-        (["score", "EMPTY/nothing"], "EMPTY/nothing does not exist: name a folder of records"),
-        (["score", "RECORDS", "--score", "K"], "no score to show: the results have index; use --score"),
-        (["score", PAPER, "--preset", "mini"], "no result has preset 'mini' (available: published)"),
-        (
-            ["score", "RECORDS", "--csv", "--normalization", "papers"],
-            "unknown normalization 'papers': did you mean 'paper'",
-        ),
-        (["correlation", "EMPTY"], "no valid result in EMPTY;"),
-        (["crossover", "EMPTY/costs.csv"], "no cost file at"),
-        (["crossover", COSTS, "--baseline", "eager"], "unknown baseline 'eager'"),
-        (["crossover", COSTS, "--protocol", "other"], "unknown protocol 'other'"),
-        (["paper", "audit", "--normalization", "none"], "unknown normalization 'none'"),
-        (["reproduce", "RECORDS", "--tolerance", "nan"], "--tolerance must be at least 0, got nan"),
-    ],
-)
-def test_mistakes_are_one_clear_line(arguments, message, records, tmp_path, capsys):
-    (tmp_path / "empty").mkdir()
-    words = (*arguments, message)
-    *filled, expected = (
-        word.replace("EMPTY", str(tmp_path / "empty")).replace("RECORDS", str(records)) for word in words
-    )
-    assert main(filled) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert expected in err
-    assert err.startswith("cab: error: ")
-    assert err.count("\n") == 1
+MISTAKES = f"""
+score EMPTY -> run a cell first, for example: `{EXAMPLE_COMMAND}`
+score EMPTY/nothing -> EMPTY/nothing does not exist: name a folder of records
+score RECORDS --score K -> no score to show: the results have index; use --score
+score {PAPER} --preset mini -> no result has preset 'mini' (available: published)
+score RECORDS --csv --normalization papers -> unknown normalization 'papers': did you mean 'paper'
+correlation EMPTY -> no valid result in EMPTY;
+crossover EMPTY/costs.csv -> no cost file at
+crossover {COSTS} --baseline eager -> unknown baseline 'eager'
+crossover {COSTS} --protocol other -> unknown protocol 'other'
+paper audit --normalization none -> unknown normalization 'none'
+reproduce RECORDS --tolerance nan -> --tolerance must be at least 0, got nan
+"""
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.strip().splitlines())
+def test_a_mistake_is_one_line(mistake, records, refused):
+    Path("empty").mkdir()
+    command, _, words = mistake.replace("EMPTY", "empty").replace("RECORDS", records.name).partition(" -> ")
+    assert refused(*command.split(), words=[words]).startswith("cab: error: ")
 
 
 def test_broken_records_are_left_out_with_a_warning(records, capsys, caplog):

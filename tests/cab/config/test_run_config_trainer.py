@@ -45,6 +45,14 @@ def test_epochs_become_steps():
     assert config(max_steps=None, max_epochs=6).num_steps(7) == 42
 
 
+WRONG = [
+    *(("optimizer", "sgd"), ("schedule", "step"), ("checkpoint_selection", "worst"), ("validate_every", "day")),
+    *(("batch_size", 0), ("micro_batch_size", 2.0), ("max_steps", -1), ("patience", 0), ("warmup_steps", None)),
+    *(("num_workers", -1), ("learning_rate", -1.0), ("max_grad_norm", math.nan), ("lr_decay_epochs", 0)),
+    *(("betas", [0.9]), ("betas", [0.9, 1.0]), ("average_count", 0), ("precision", 16)),
+]
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -52,28 +60,7 @@ def test_epochs_become_steps():
         ({"max_steps": None}, "exactly one"),
         ({"validate_every": None}, "need validations"),
         ({"validate_every": None, "checkpoint_selection": "last", "stop_at": 1.0}, "need validations"),
-        *(
-            ({name: value}, f"trainer.{name}: ")
-            for name, value in (
-                ("optimizer", "sgd"),
-                ("schedule", "step"),
-                ("checkpoint_selection", "worst"),
-                ("batch_size", 0),
-                ("micro_batch_size", 2.0),
-                ("max_steps", -1),
-                ("patience", 0),
-                ("warmup_steps", None),
-                ("num_workers", -1),
-                ("learning_rate", -1.0),
-                ("max_grad_norm", math.nan),
-                ("lr_decay_epochs", 0),
-                ("betas", [0.9]),
-                ("betas", [0.9, 1.0]),
-                ("validate_every", "day"),
-                ("average_count", 0),
-                ("precision", 16),
-            )
-        ),
+        *(({name: value}, f"trainer.{name}: ") for name, value in WRONG),
     ],
     ids=str,
 )

@@ -55,10 +55,7 @@ def test_an_outline_has_the_options_of_its_class(registry):
         (f"import torch\nSIZE = f'{{torch.pi}}'\n{OF_SIZE}", False),
         (f"import torch, torch.nn\nimport torch.cuda\nSIZE = 1\n{OF_SIZE}", True),
         ("import torch\nclass Mine:\n    @torch.no_grad()\n    def __init__(self, *, size: int = 3): pass", False),
-        (
-            "A = 1\nclass Mine:\n    @classmethod\n    def common_options(cls): return A",
-            False,
-        ),
+        ("A = 1\nclass Mine:\n    @classmethod\n    def common_options(cls): return A", False),
     ],
 )
 @pytest.mark.usefixtures("outlined")

@@ -42,10 +42,9 @@ def test_a_glob_lists_the_names_that_match():
     named = ["task=lstf", "dataset=synthetic", "pattern=NS"]
     names = [entry.name for entry in ATTENTIONS if entry.name.endswith("former") and "NS" in entry.patterns]
     assert len(names) > 5
-    assert sorted(job["attention"] for job in cells(*named, "attention=glob(*former)")[0]) == sorted(names)
-    some, _ = cells(*named, "attention=glob([*former,abc],exclude=[c*,p*])")
-    expected = ["abc", *(name for name in names if name[0] not in "cp")]
-    assert sorted(job["attention"] for job in some) == sorted(expected)
+    some = ["abc", *(name for name in names if name[0] not in "cp")]
+    for glob, expected in (("glob(*former)", names), ("glob([*former,abc],exclude=[c*,p*])", some)):
+        assert sorted(job["attention"] for job in cells(*named, f"attention={glob}")[0]) == sorted(expected)
     with pytest.raises(UserError, match="no attention matches 'attention=glob"):
         cells(*named, "attention=glob(zz*)")
 
@@ -61,32 +60,22 @@ def test_a_task_beside_the_index_runs_where_it_is_named():
 
 def test_named_combinations_that_cannot_run_are_left_out_with_the_reason():
     jobs, left_out = cells("task=lstf,lm", "dataset=synthetic", "attention=probsparse,vanilla", "pattern=NS,CS,CC")
-    assert {(j["task"], j["pattern"], j["attention"]) for j in jobs} == {
-        ("lstf", "NS", "probsparse"),
-        ("lstf", "NS", "vanilla"),
-        ("lstf", "CS", "vanilla"),
-        ("lm", "CS", "vanilla"),
-    }
+    found = {" ".join((job["task"], job["pattern"], job["attention"])) for job in jobs}
+    assert found == {"lstf NS probsparse", "lstf NS vanilla", "lstf CS vanilla", "lm CS vanilla"}
     assert sum("'probsparse' does not support pattern CS" in reason for reason in left_out) == 1
     assert any("pattern=CC" in reason for reason in left_out)
 
 
-def test_an_option_goes_to_those_that_have_it():
-    jobs, _ = cells(
-        "task=lstf", "dataset=synthetic", "pattern=NC", "attention=abc,vanilla", "attention.num_landmarks=4,8"
-    )
-    assert [(j["attention"], j.get("attention.num_landmarks")) for j in jobs] == [
-        ("abc", "4"),
-        ("abc", "8"),
-        ("vanilla", None),
-    ]
-
-
-def test_other_overrides_multiply():
-    jobs, _ = cells(
-        "task=lstf", "dataset=synthetic", "pattern=NC", "attention=abc", "seed=range(1,4)", "trainer.max_grad_norm=0,1"
-    )
-    assert sorted((j["seed"], j["trainer.max_grad_norm"]) for j in jobs) == [(s, c) for s in "123" for c in "01"]
+@pytest.mark.parametrize(
+    ("overrides", "names", "expected"),
+    [
+        ("attention=abc,none attention.num_landmarks=4,8", "attention attention.num_landmarks", "abc 4, abc 8, none -"),
+        ("attention=abc seed=range(1,3) trainer.max_grad_norm=0,1", "seed trainer.max_grad_norm", "1 0, 1 1, 2 0, 2 1"),
+    ],
+)  # fmt: skip
+def test_overrides_multiply_and_an_option_goes_to_those_that_have_it(overrides, names, expected):
+    jobs, _ = cells("task=lstf", "dataset=synthetic", "pattern=NC", *overrides.split())
+    assert sorted(" ".join(job.get(name, "-") for name in names.split()) for job in jobs) == expected.split(", ")
 
 
 def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(tmp_path, capsys):

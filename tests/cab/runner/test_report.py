@@ -18,24 +18,21 @@ def clock(monkeypatch):
     return now
 
 
-def test_the_time_left_is_told_from_the_first_trained_cell_on(clock):
-    report = Report(expected=12, started=clock[0])
-    report.add(Outcome("a", "cached", None))
-    assert report.progress() == " (1 of 12)"
-    clock[0] += 6
-    report.add(Outcome("b", "completed", None))
-    assert report.progress() == " (2 of 12, about 1 min left)"
-    clock[0] += 114
-    report.add(Outcome("c", "completed", None))
-    assert report.progress() == " (3 of 12, about 9 min left)"
-
-
-def test_the_last_cell_leaves_no_time(clock):
-    report = Report(expected=2, started=clock[0])
-    clock[0] += 5
-    for title in "ab":
-        report.add(Outcome(title, "completed", None))
-    assert report.progress() == " (2 of 2)"
+@pytest.mark.parametrize(
+    ("expected", "story"),
+    [
+        (12, [(0, "cached", " (1 of 12)"), (6, "completed", " (2 of 12, about 1 min left)"),
+              (114, "completed", " (3 of 12, about 9 min left)")]),
+        (2, [(60, "completed", " (1 of 2, about 1 min left)"), (0, "completed", " (2 of 2)")]),
+        (1, [(5, "completed", "")]),
+    ],
+)  # fmt: skip
+def test_the_time_left_is_told_from_the_first_trained_cell_on(expected, story, clock):
+    report = Report(expected=expected, started=clock[0])
+    for seconds, kind, progress in story:
+        clock[0] += seconds
+        report.add(Outcome("a cell", kind, None))
+        assert report.progress() == progress
 
 
 def test_a_cell_without_a_record_is_none_of_the_rest():
@@ -45,9 +42,3 @@ def test_a_cell_without_a_record_is_none_of_the_rest():
     report.add(Outcome("c", "completed", None))
     assert report.progress() == ""
     assert (report.left_out, report.failures) == (["no such cell"], ["cab run b: a mistake"])
-
-
-def test_a_single_cell_has_no_count():
-    report = Report()
-    report.add(Outcome("a", "completed", None))
-    assert report.progress() == ""

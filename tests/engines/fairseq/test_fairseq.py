@@ -26,14 +26,8 @@ LM = ["task=lm", "dataset=synthetic", "pattern=CS", "preset=smoke", "engine=fair
 SUM = ["task=sum", "dataset=synthetic", "pattern=CC", "preset=smoke", "engine=fairseq", "device=cpu", "attention=abc"]
 MLM = ["task=mlm", "dataset=synthetic", "pattern=NS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=local"]
 
-
-LONGER = [
-    *LM,
-    "trainer.max_steps=40",
-    "trainer.checkpoint_every=10",
-    "trainer.validate_every=20",
-    "trainer.log_every=5",
-]
+LONGER = [*LM, "trainer.max_steps=40", "trainer.checkpoint_every=10", "trainer.validate_every=20"]
+LONGER += ["trainer.log_every=5"]
 
 
 @pytest.fixture(scope="module")

@@ -100,17 +100,12 @@ def test_summaries_are_ours(both, key):
         assert theirs[f"step_beams_{num_beams}"] == theirs[f"whole_beams_{num_beams}"]
 
 
+TIED = "--arch transformer_lm_gpt --share-decoder-input-output-embed"
+LEARNED = ("backbone.positions=learned", "backbone.max_length=128")
+LEARNED += ("backbone.scale_embedding=false", "backbone.activation=gelu_tanh")
 STOCK = {
-    ("lm",): ("--arch transformer_lm_gpt --share-decoder-input-output-embed", ()),
-    ("lm", "learned"): (
-        "--arch transformer_lm_gpt --share-decoder-input-output-embed",
-        (
-            "backbone.positions=learned",
-            "backbone.max_length=128",
-            "backbone.scale_embedding=false",
-            "backbone.activation=gelu_tanh",
-        ),
-    ),
+    ("lm",): (TIED, ()),
+    ("lm", "learned"): (TIED, LEARNED),
     ("mlm",): ("--arch roberta_base", ()),
     ("sum",): ("--arch transformer", ()),
 }

@@ -11,13 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from engines.torch.optimizer import (
-    Adam,
-    load_optimizer_state,
-    make_optimizer,
-    make_scheduler,
-    optimizer_state,
-)
+from engines.torch.optimizer import Adam, load_optimizer_state, make_optimizer, make_scheduler, optimizer_state
 from tests.cab.config.test_run_config_trainer import config
 from tests.helpers.command import ROOT
 

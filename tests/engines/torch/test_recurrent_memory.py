@@ -24,19 +24,10 @@ from tests.helpers.runs.troubled import trained
 from tests.helpers.tasks.layouts import write_books
 
 CELL = ["task=lm_recurrent", "dataset=pg19", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
-RECURRENT = [
-    *CELL,
-    "attention=transformer_xl",
-    "attention.segment=32",
-    "attention.memory=64",
-    "backbone.positions=none",
-    "backbone.dropout=0.2",
-    "task.block_len=32",
-    "task.context_lengths=[64]",
-    "task.memory_length=32",
-    "trainer.validate_every=null",
-    "trainer.checkpoint_selection=last",
-]
+RECURRENT = [*CELL, "attention=transformer_xl", "attention.segment=32", "attention.memory=64"]
+RECURRENT += ["backbone.positions=none", "backbone.dropout=0.2"]
+RECURRENT += ["task.block_len=32", "task.context_lengths=[64]", "task.memory_length=32"]
+RECURRENT += ["trainer.validate_every=null", "trainer.checkpoint_selection=last"]
 
 
 def test_the_memory_length_names_the_variant():
@@ -65,10 +56,7 @@ def test_a_network_that_remembers_nothing_is_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     "overrides",
-    [
-        ["task=lm", "pattern=CS", "backbone.residual=gtrxl"],
-        ["task=lm", "pattern=CS", "backbone.positions=none"],
-    ],
+    [["task=lm", "pattern=CS", "backbone.residual=gtrxl"], ["task=lm", "pattern=CS", "backbone.positions=none"]],
 )
 def test_fairseqs_networks_have_the_usual_one_alone(overrides):
     cell = Cell.from_config(compose(["dataset=synthetic", "attention=vanilla", "preset=smoke", *overrides]))
