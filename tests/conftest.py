@@ -123,6 +123,18 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return line
 
 
+@pytest.fixture
+def says(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run a command, which ends with a status, and return what it prints."""
+    from cab.cli.main import main
+
+    def run(*arguments: str, status: int = 0) -> Any:
+        assert main([*arguments]) == status
+        return capsys.readouterr()
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def samples() -> Path:
     """The folder of samples of the real data sets, if ``CAB_DATA`` names one."""

@@ -51,10 +51,9 @@ def test_a_task_names_its_backbones(refused):
 
 
 @pytest.mark.parametrize("what", ["list tasks", "list cells", "list backbones", "list attentions", "data list"])
-def test_lists_fit_the_terminal(what, capsys, monkeypatch):
+def test_lists_fit_the_terminal(what, says, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    assert main(what.split()) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = says(*what.split()).out.splitlines()
     assert 10 < len(lines) < 140
     assert max(map(len, lines)) <= 100
 

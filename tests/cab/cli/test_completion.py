@@ -59,6 +59,5 @@ def test_every_key_of_a_run_is_offered():
     }
 
 
-def test_zsh_has_a_script(capsys):
-    assert main(["completion", "zsh"]) == 0
-    assert "#compdef cab" in capsys.readouterr().out
+def test_zsh_has_a_script(says):
+    assert "#compdef cab" in says("completion", "zsh").out

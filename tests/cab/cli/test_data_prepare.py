@@ -1,7 +1,5 @@
 """`--prepare` lets the tasks read what came."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -22,7 +22,6 @@ CELL += ["device=cpu"]
 def result(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     record = run_cell(compose([*CELL, f"results_dir={folder}"])).record
-    assert record is not None
     return record_path(folder, record.hash)
 
 
@@ -32,22 +31,19 @@ def table(text: str) -> dict[str, tuple[str, str]]:
     return {row[0]: (row[1], row[2]) for row in rows if row and row[0] in ("accuracy", "sequences")}
 
 
-def test_the_same_evaluation_has_the_recorded_scores(result, capsys):
-    assert main(["evaluate", str(result)]) == 0
-    scores = table(capsys.readouterr().out)
+def test_the_same_evaluation_has_the_recorded_scores(result, says):
+    scores = table(says("evaluate", str(result)).out)
     assert len(scores) == 2
     assert all(recorded == evaluated for recorded, evaluated in scores.values())
     assert not list(result.with_suffix("").glob("scores-*"))
 
 
-def test_a_limit_and_another_split_are_named(result, capsys):
-    assert main(["evaluate", str(result), "--limit", "2", "--split", "validation"]) == 0
-    output = capsys.readouterr().out
+def test_a_limit_and_another_split_are_named(result, says):
+    output = says("evaluate", str(result), "--limit", "2", "--split", "validation").out
     assert "task.limit was None, is 2" in output
     assert "split validation instead of test" in output
     assert table(output)["sequences"][1] in ("0", "0.5", "1")
-    assert main(["evaluate", str(result), "task.evaluation_batch_size=7"]) == 0
-    output = capsys.readouterr().out
+    output = says("evaluate", str(result), "task.evaluation_batch_size=7").out
     assert "task.evaluation_batch_size was 16, is 7" in output
     recorded, evaluated = table(output)["accuracy"]
     assert float(evaluated) == pytest.approx(float(recorded), abs=0.02)
@@ -62,15 +58,13 @@ def test_a_limit_and_another_split_are_named(result, capsys):
         (["--limit", "0"], "task.limit: Input should be greater than or equal to 1"),
     ],
 )
-def test_refused(result, arguments, message, capsys):
-    assert main(["evaluate", str(result), *arguments]) == 2
-    assert message in capsys.readouterr().err
+def test_refused(result, arguments, message, says):
+    assert message in says("evaluate", str(result), *arguments, status=2).err
 
 
-def test_weights_are_required(result, tmp_path, capsys):
+def test_weights_are_required(result, tmp_path, says):
     shutil.copy(result, tmp_path)
-    assert main(["evaluate", str(tmp_path / result.name)]) == 2
-    assert "has no weights at" in capsys.readouterr().err
+    assert "has no weights at" in says("evaluate", str(tmp_path / result.name), status=2).err
 
 
 def test_an_interrupted_evaluation_resumes(result, monkeypatch, capsys):

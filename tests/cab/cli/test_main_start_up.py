@@ -1,7 +1,5 @@
 """What must not load torch does not; sizes of decoding states; suggestions for unknown commands."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -6,7 +6,6 @@ import json
 
 import yaml
 
-from cab.cli.main import main
 from cab.cli.run import _task_table
 from tests.helpers.made_records import make_record
 
@@ -17,10 +16,9 @@ def overrides(**changes: str) -> list[str]:
     return [f"{key}={value}" for key, value in {**CELL, "preset": "smoke", "device": "cpu", **changes}.items()]
 
 
-def test_the_configuration_is_printed_with_the_values_of_the_tables(tmp_path, monkeypatch, capsys):
+def test_the_configuration_is_printed_with_the_values_of_the_tables(tmp_path, monkeypatch, says):
     monkeypatch.chdir(tmp_path)
-    assert main(["run", "--cfg", "job", *overrides(preset="paper", attention="abc", seed="7")]) == 0
-    printed = capsys.readouterr().out
+    printed = says("run", "--cfg", "job", *overrides(preset="paper", attention="abc", seed="7")).out
     config = yaml.safe_load(printed)
     assert (config["seed"], config["attention"]) == (
         7,
@@ -31,16 +29,14 @@ def test_the_configuration_is_printed_with_the_values_of_the_tables(tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
-def test_debug_shows_the_traceback(capsys):
-    assert main(["run", *overrides(attention="vanila"), "--debug"]) == 2
-    assert "Traceback" in capsys.readouterr().err
+def test_debug_shows_the_traceback(says):
+    assert "Traceback" in says("run", *overrides(attention="vanila"), "--debug", status=2).err
 
 
-def test_a_sweep_skips_what_cannot_run_and_is_done_once(tmp_path, capsys):
+def test_a_sweep_skips_what_cannot_run_and_is_done_once(tmp_path, says):
     sweep = ["-m", *overrides(attention="probsparse,none", pattern="NC", results_dir=str(tmp_path / "r"))]
     sweep.append("trainer.max_steps=1")
-    assert main(["run", *sweep]) == 0
-    first = capsys.readouterr()
+    first = says("run", *sweep)
     assert "skipped: attention 'probsparse' does not support pattern NC" in first.err
     [path] = (tmp_path / "r").glob("*.json")
     record = json.loads(path.read_text())
@@ -49,8 +45,7 @@ def test_a_sweep_skips_what_cannot_run_and_is_done_once(tmp_path, capsys):
     assert set(record["baselines"]) == {"repeat_last_value", "repeat_last_day", "ridge"}
     assert record["cost"]["params"] > 0
     stamp = path.stat().st_mtime_ns
-    assert main(["run", *sweep]) == 0
-    second = capsys.readouterr()
+    second = says("run", *sweep)
     assert second.out == first.out
     assert second.err.count("cached: ") == 1
     assert path.stat().st_mtime_ns == stamp

@@ -6,7 +6,6 @@ import re
 
 import yaml
 
-from cab.cli.main import main
 from cab.cli.run_help import help_text
 from cab.config.run_config import KEYS, DataConfig, TrainerConfig
 from cab.registry.options import annotations_of
@@ -43,9 +42,8 @@ def test_the_help_fits_two_screens_and_lists_data_sets_by_task():
         assert re.search(rf"^  {task.name} .*{task.datasets[0]}", text, flags=re.MULTILINE)
 
 
-def test_the_options_of_what_is_named_come_besides(capsys):
-    assert main(["run", "task=lstf", "attention=abc,local", "--help"]) == 0
-    found = options(capsys.readouterr().out)
+def test_the_options_of_what_is_named_come_besides(says):
+    found = options(says("run", "task=lstf", "attention=abc,local", "--help").out)
     assert found["attention.num_landmarks"] == ("16", "memory slots r of each head.")
     assert found["attention.extent"][0] == "total"
     names = {f"task.{name}" for name in TASKS.get("lstf").options}

@@ -38,14 +38,12 @@ def records(tmp_path):
     return folder
 
 
-def csv_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> pd.DataFrame:
-    assert main([*arguments, "--csv"]) == 0
-    return pd.read_csv(io.StringIO(capsys.readouterr().out))
+def csv_of(says, *arguments: str) -> pd.DataFrame:
+    return pd.read_csv(io.StringIO(says(*arguments, "--csv").out))
 
 
-def test_score_as_a_table(records, capsys):
-    assert main(["score", str(records), *OF_RESULTS]) == 0
-    metrics, other, index = capsys.readouterr().out.split("\n\n")
+def test_score_as_a_table(records, says):
+    metrics, other, index = says("score", str(records), *OF_RESULTS).out.split("\n\n")
     assert metrics.splitlines()[:3] == [
         "mine etth1 M informer NC (mini)",
         "attention          mse  mse_all_windows  seeds",
@@ -60,16 +58,14 @@ def test_score_as_a_table(records, capsys):
     assert lines[5] == "  mine: mse of informer etth1 M, informer etth2 M"
 
 
-def test_published_indices_are_printed_and_recomputed_on_request(capsys):
-    assert main(["score", PAPER, "--pattern", "CS"]) == 0
-    out, err = capsys.readouterr()
+def test_published_indices_are_printed_and_recomputed_on_request(says):
+    out, err = says("score", PAPER, "--pattern", "CS")
     caption, header, *lines = out.split("\n\n")[-1].splitlines()
     assert caption == "compositional index; published: as printed"
     assert header.split() == ["CS", "all", "tts", "sum", "lm", "seeds"]
     assert lines[-1].split() == ["vanilla", "-", "-0.047", "0.784", "-", "-"]
     assert "official" not in out + err
-    assert main(["score", PAPER, "--pattern", "CS", "--normalization", "official"]) == 0
-    out, err = capsys.readouterr()
+    out, err = says("score", PAPER, "--pattern", "CS", "--normalization", "official")
     lines = [re.sub(r" \(.*?\)+ ", " ", line).split() for line in out.splitlines() if "published)" in line]
     assert ["vanilla", "-", "-0.047", "0.784", "-", "-"] in lines
     recomputed = [line.split() for line in out.splitlines() if line.startswith("vanilla (recomputed")]
@@ -82,49 +78,46 @@ def test_partial_has_no_effect_without_an_index(records, capsys):
     assert "note: --partial has no effect: no index is printed" in capsys.readouterr().err
 
 
-def test_ablation_requires_an_index(records, capsys):
+def test_ablation_requires_an_index(records, says):
     for arguments in (["results/core"], [str(records), "--score", "metrics"]):
-        assert main(["score", *arguments, "--show", "ablation"]) == 2
-        assert "--show ablation requires an index" in capsys.readouterr().err
+        assert "--show ablation requires an index" in says("score", *arguments, "--show", "ablation", status=2).err
 
 
-def test_published_results_have_no_version_of_their_own(records, capsys):
-    metrics = csv_of(capsys, "score", str(records), PAPER, "--score", "metrics")
+def test_published_results_have_no_version_of_their_own(records, says):
+    metrics = csv_of(says, "score", str(records), PAPER, "--score", "metrics")
     assert set(metrics["preset"]) == {"mini", "published"}
     assert metrics.groupby("source")["seeds"].agg(["min", "max"]).loc["own"].tolist() == [3, 3]
     assert metrics.loc[metrics["source"] == "published", "seeds"].isna().all()
 
 
-def test_every_result_has_its_metrics_and_a_score_or_the_reason(tmp_path, capsys):
+def test_every_result_has_its_metrics_and_a_score_or_the_reason(tmp_path, says):
     """Two attentions, two tasks and two seeds on generated data outside the suite; one metric lacks a seed."""
     for task, backbone in (("lstf", "informer"), ("pcc", "pointr")):
         for name, seed in itertools.product(("vanilla", "abc"), (1, 2)):
             cell = {"task": task, "backbone": backbone, "attention": name, "seed": seed, "dataset": "synthetic"}
             value = None if (task, name, seed) == ("pcc", "abc", 2) else 0.5
             make_record({"mse": 1.0 + seed, "mae": value}, **cell, preset="paper").write(tmp_path)
-    assert main(["score", str(tmp_path)]) == 0
-    out, err = capsys.readouterr()
+    out, err = says("score", str(tmp_path))
     assert ["vanilla", "2.5", "±", "0.71", "0.5", "±", "0", "2"] in [line.split() for line in out.splitlines()]
     assert [line.split() for line in out.splitlines() if "(1)" in line] == [
         ["abc", "2.5", "±", "0.71", "0.5", "(1)", "2"]
     ]
     for place in ("lstf synthetic multivariate informer NC", "pcc synthetic multivariate pointr NC"):
         assert f"note: paper {place}: no score: generated data outside the cells of the suite" in err
-    assert main(["score", str(tmp_path), "--show", "pairwise"]) == 2
-    assert "no score to show: paper lstf" in capsys.readouterr().err
-    metrics = csv_of(capsys, "score", str(tmp_path))
+    assert "no score to show: paper lstf" in says("score", str(tmp_path), "--show", "pairwise", status=2).err
+    metrics = csv_of(says, "score", str(tmp_path))
     assert sorted(metrics["seeds"]) == [1, *[2] * 7]
 
 
-def test_runs_with_other_settings_are_rows_of_their_own(tmp_path, capsys):
+def test_runs_with_other_settings_are_rows_of_their_own(tmp_path, says):
     for seed, rate in enumerate((0.1, 0.1, 0.01)):
         config = {"trainer": {"learning_rate": rate}}
         make_record({"mse": 1.0}, attention="abc", seed=seed, config=config).write(tmp_path)
-    metrics = csv_of(capsys, "score", str(tmp_path), "--score", "metrics")
+    metrics = csv_of(says, "score", str(tmp_path), "--score", "metrics")
     assert metrics.set_index("attention")["seeds"].to_dict() == {"abc": 2, "abc [trainer.learning_rate=0.01]": 1}
 
 
-def test_a_lost_seed_has_one_number_and_one_text_in_every_form(tmp_path, capsys):
+def test_a_lost_seed_has_one_number_and_one_text_in_every_form(tmp_path, capsys, says):
     """Seeds with 30 and 32 and a diverged one: 31 of 2 seeds, and no index."""
     own, out = tmp_path / "own", tmp_path / "out"
     cell: dict[str, Any] = {"task": "sum", "dataset": "multi_news", "config_variant": "", "backbone": "transformer"}
@@ -137,9 +130,9 @@ def test_a_lost_seed_has_one_number_and_one_text_in_every_form(tmp_path, capsys)
     Record.failed(about, metrics=metrics, **lost).write(own)
     text = "1 of 3 without a score (diverged)"
 
-    score = csv_of(capsys, "score", str(own), "--score", "metrics").set_index("metric").loc["rouge1"]
+    score = csv_of(says, "score", str(own), "--score", "metrics").set_index("metric").loc["rouge1"]
     assert (score["mean"], score["seeds"], score["missing"]) == (31, 2, text)
-    index = csv_of(capsys, "score", str(own), "--score", "index").set_index("task").loc["sum"]
+    index = csv_of(says, "score", str(own), "--score", "index").set_index("task").loc["sum"]
     assert (pd.isna(index["index"]), index["seeds"]) == (True, 0)
     assert index["missing"].startswith(text)
     assert main(["paper", "table3", str(own), "--format", "csv"]) == 0
@@ -156,18 +149,16 @@ def test_a_lost_seed_has_one_number_and_one_text_in_every_form(tmp_path, capsys)
     assert text in (out / "index.html").read_text()
     capsys.readouterr()
     for style in ("markdown", "latex"):
-        assert main(["leaderboard", str(own), "--format", style]) == 0
-        shown = capsys.readouterr().out
+        shown = says("leaderboard", str(own), "--format", style).out
         assert "31 ± 1.4" in shown or r"31 $\pm$ 1.4" in shown
         assert text in shown.replace("\\", "")
-    assert main(["score", str(own), "--score", "metrics"]) == 0
-    assert text in capsys.readouterr().err
+    assert text in says("score", str(own), "--score", "metrics").err
 
 
 @pytest.mark.parametrize(
     "command", ["score", "score --score index --csv", "paper table3", "correlation", "leaderboard --format markdown"]
 )
-def test_own_cells_of_preset_paper_meet_the_published_results(command, tmp_path, capsys):
+def test_own_cells_of_preset_paper_meet_the_published_results(command, tmp_path, says):
     """Finished cells of one task, which are no whole pattern."""
     place = {"task": "pcc", "dataset": "pcn", "config_variant": "", "backbone": "pointr", "preset": "paper"}
     for name, value in (("vanilla", 7.0), ("abc", 8.0)):
@@ -176,50 +167,46 @@ def test_own_cells_of_preset_paper_meet_the_published_results(command, tmp_path,
     name, *options = command.split()
     arguments = options if name == "paper" else []
     options = [] if name == "paper" else options
-    assert main([name, *arguments, str(tmp_path), PAPER, *options]) == 0
-    assert capsys.readouterr().out
+    assert says(name, *arguments, str(tmp_path), PAPER, *options).out
 
 
-def test_score_says_where_official_is_corrected(capsys):
+def test_score_says_where_official_is_corrected(capsys, says):
     assert main(["score", PAPER, "--pattern", "NS", "--normalization", "official"]) == 0
     assert "mean of NS sum rougeL is 31.95889, not 31.96889" in capsys.readouterr().err
-    assert main(["score", PAPER, "--pattern", "CC", "--normalization", "official"]) == 0
-    assert capsys.readouterr().err == ""
+    assert says("score", PAPER, "--pattern", "CC", "--normalization", "official").err == ""
 
 
-def test_score_shows_orders_and_benefit(records, capsys):
-    orders = csv_of(capsys, "score", str(records), "--show", "pairwise", *OF_RESULTS)
+def test_score_shows_orders_and_benefit(records, says):
+    orders = csv_of(says, "score", str(records), "--show", "pairwise", *OF_RESULTS)
     names = ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict", "source", "normalization"]
     assert list(orders.columns) == names
     assert orders["verdict"].tolist() == ["undecided", "better", "better"] * 2
-    benefit = csv_of(capsys, "score", str(records), "--show", "ablation", *OF_RESULTS)
+    benefit = csv_of(says, "score", str(records), "--show", "ablation", *OF_RESULTS)
     assert benefit[["task", "best"]].to_numpy().tolist() == [["mine", "abc"]]
-    assert main(["score", str(records), "--show", "ablation", *OF_RESULTS]) == 0
-    assert capsys.readouterr().out.split()[:6] == list(benefit.columns)[:6]
+    assert says("score", str(records), "--show", "ablation", *OF_RESULTS).out.split()[:6] == list(benefit.columns)[:6]
 
 
-def test_partial_indices_have_their_own_names(tmp_path, capsys):
+def test_partial_indices_have_their_own_names(tmp_path, says):
     for name, variant in itertools.product(("vanilla", "abc"), "MS"):
         cell = {"dataset": "weather", "config_variant": variant, "attention": name, "preset": "paper"}
         make_record({"mse": 0.5, "mae": 0.5}, **cell).write(tmp_path)
-    index = csv_of(capsys, "score", str(tmp_path), "--score", "index")
+    index = csv_of(says, "score", str(tmp_path), "--score", "index")
     assert index["index"].isna().all()
-    index = csv_of(capsys, "score", str(tmp_path), "--score", "index", "--partial")
+    index = csv_of(says, "score", str(tmp_path), "--score", "index", "--partial")
     assert set(index["task"]) == {"lstf (partial: 2 of 10 values)", "all (partial: 2 of 11 values)"}
     assert index["index"].notna().all()
 
 
-def test_nothing_to_correlate_is_said(capsys):
-    assert main(["correlation", PAPER, "--task", "lstf"]) == 0
-    output = capsys.readouterr()
+def test_nothing_to_correlate_is_said(says):
+    output = says("correlation", PAPER, "--task", "lstf")
     assert output.out == ""
     assert output.err == (
         "note: nothing to correlate: two patterns, or two tasks of a pattern, must have an index; name more\n"
     )
 
 
-def test_correlation(capsys):
-    pairs = csv_of(capsys, "correlation", PAPER, "--normalization", "official")
+def test_correlation(says):
+    pairs = csv_of(says, "correlation", PAPER, "--normalization", "official")
     names = ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
     assert [name for name in pairs.columns if name in names] == names
     counts = {("task", 11), ("pattern", 6), ("benchmark", 4)}
@@ -227,53 +214,48 @@ def test_correlation(capsys):
         assert set(rows["kind"].value_counts().items()) == counts
     stamps = pairs[["source", "normalization"]].fillna("").drop_duplicates().itertuples(index=False, name=None)
     assert set(stamps) == {("published", ""), ("recomputed", "printed"), ("recomputed", "official")}
-    assert main(["correlation", PAPER]) == 0
-    out = capsys.readouterr().out
+    out = says("correlation", PAPER).out
     assert "1 shared attention, at least 3 required" in out
     rows = [re.split(r"\s{2,}", line) for line in out.splitlines() if line.startswith("all      NS - CS")]
     assert [row[2:4] for row in rows] == [["recomputed (printed indices)", "0.38"], ["published", "0.68"]]
 
 
-def test_own_and_published_results_in_one_call(records, capsys):
+def test_own_and_published_results_in_one_call(records, says):
     """Each source has the values that it has alone; names and a column distinguish them."""
     for command in (["score", "--score", "index"], ["correlation"]):
         own, published, both = (
-            csv_of(capsys, command[0], *sources, *command[1:], *OF_RESULTS)
+            csv_of(says, command[0], *sources, *command[1:], *OF_RESULTS)
             for sources in ([str(records)], [PAPER], [str(records), PAPER])
         )
         alone = pd.concat([own, published])
         keys = [name for name in ("kind", "source", "pattern", "task", "attention", "a", "b") if name in both]
         frames = (frame[both.columns].sort_values(keys, ignore_index=True) for frame in (both, alone))
         pd.testing.assert_frame_equal(*frames, check_dtype=False)
-    assert main(["score", str(records), PAPER, "--score", "index"]) == 0
-    assert "vanilla (published)" in capsys.readouterr().out
+    assert "vanilla (published)" in says("score", str(records), PAPER, "--score", "index").out
 
 
-def test_efficiency_length(tmp_path, capsys):
-    lengths = csv_of(capsys, "crossover", COSTS, "--protocol", "paper")
+def test_efficiency_length(tmp_path, says):
+    lengths = csv_of(says, "crossover", COSTS, "--protocol", "paper")
     assert list(lengths.columns) == ["attention", "pattern", "phase", "resource", "length", "r2", "low", "high"]
     assert lengths[["resource", "length"]].to_numpy().tolist() == [["time", 1877], ["memory", 70]]
-    assert main(["crossover", COSTS]) == 0
-    assert "extrapolated beyond the measured 256 to 8,192" in capsys.readouterr().out
+    assert "extrapolated beyond the measured 256 to 8,192" in says("crossover", COSTS).out
     lines = ["attention,pattern,phase,length,seconds,bytes,complexity"]
     for n in (256, 512, 1024, 2048, 4096):
         lines += [f"vanilla,NC,forward,{n},{n * n},{n * n},n^2", f"abc,NC,forward,{n},{n / 2},{9 * n},n"]
         lines += [f"eager,NC,forward,{n},{2 * n * n},{5 * n * n},n^2"]
     (tmp_path / "costs.csv").write_text("\n".join(lines))
-    lengths = csv_of(capsys, "crossover", str(tmp_path / "costs.csv")).set_index(["attention", "resource"])
+    lengths = csv_of(says, "crossover", str(tmp_path / "costs.csv")).set_index(["attention", "resource"])
     assert lengths["length"].tolist() == ["always", "never", "9", "never"]
-    assert main(["crossover", str(tmp_path / "costs.csv")]) == 0
-    out = capsys.readouterr().out
+    out = says("crossover", str(tmp_path / "costs.csv")).out
     for baseline in ("vanilla", "eager"):
         assert f"length above which each attention is cheaper than {baseline}" in out
 
 
-def test_audit(capsys):
-    audit = csv_of(capsys, "paper", "audit")
+def test_audit(says):
+    audit = csv_of(says, "paper", "audit")
     names = ["table", "pattern", "task", "attention", "printed", "recomputed", "low", "high", "verdict"]
     assert (list(audit.columns), len(audit)) == (names, 210)
-    assert main(["paper", "audit"]) == 0
-    out = capsys.readouterr().out
+    out = says("paper", "audit").out
     assert re.search(r"index of a task +official +58 ", out)
     assert re.search(r"average over tasks +official +15 ", out)
     assert all(name in out for name in ("official", "paper", "results"))

@@ -1,7 +1,5 @@
 """`cab status` of a folder that has other files than records."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

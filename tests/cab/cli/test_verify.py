@@ -1,7 +1,5 @@
 """`cab verify`: names, files, tables, exit statuses."""
 
-from __future__ import annotations
-
 import abc
 import csv
 import io

@@ -1,7 +1,5 @@
 """`cab verify --record`: a row for what passed, none for what did not, and nothing twice."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import re

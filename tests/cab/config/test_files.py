@@ -52,12 +52,11 @@ def test_experiments_and_presets_of_ones_own(own_configs, capsys):
     assert found["preset"] == "tiny"
 
 
-def test_a_folder_of_configurations_is_added_for_one_command(own_configs, capsys):
+def test_a_folder_of_configurations_is_added_for_one_command(own_configs, capsys, says):
     before = tables.config_folders(), tables.presets(), os.environ.get(tables.ADDED)
     assert printed(capsys, "--config-dir", str(own_configs), "experiment=mine")["preset"] == "tiny"
     assert (tables.config_folders(), tables.presets(), os.environ.get(tables.ADDED)) == before
-    assert main(["run", "experiment=mine", "--cfg", "job"]) == 2
-    assert "unknown experiment 'mine'" in capsys.readouterr().err
+    assert "unknown experiment 'mine'" in says("run", "experiment=mine", "--cfg", "job", status=2).err
 
 
 MISTAKES = [

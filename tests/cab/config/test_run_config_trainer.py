@@ -15,7 +15,6 @@ from cab.registry.tables import CONFIGS
 
 def config(**changes: Any) -> TrainerConfig:
     values = OmegaConf.to_container(OmegaConf.load(CONFIGS / "trainer" / "default.yaml"))
-    assert isinstance(values, dict)
     return TrainerConfig.parse({str(k): v for k, v in {**values, "max_steps": 100, **changes}.items()})
 
 

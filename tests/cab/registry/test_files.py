@@ -1,7 +1,5 @@
 """Attentions of files: paths, names of files, and files that end the program."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -68,26 +66,23 @@ def test_a_label_shows_an_option_that_is_a_mapping(attention):
     assert cell.label.endswith(f"({option}={{'a': 1}})")
 
 
-def test_a_file_that_hangs_is_named(monkeypatch, capsys):
+def test_a_file_that_hangs_is_named(monkeypatch, says):
     monkeypatch.setattr("cab.files.cache.SLOW", 0.01)
     Path("slow.py").write_text(f"import time\ntime.sleep(0.2)\n{MINE}")
-    assert main(["run", "--dry-run", *CELL, "attention=slow.py:Mine"]) == 0
-    assert "importing slow.py takes long" in capsys.readouterr().err
+    assert "importing slow.py takes long" in says("run", "--dry-run", *CELL, "attention=slow.py:Mine").err
 
 
 @pytest.mark.parametrize("name", ["größe.py", "my file.py", "it's.py", 'a"b.py', "a,b.py", "(x).py", "a=b.py"])
-def test_a_file_can_have_any_name(name, capsys):
+def test_a_file_can_have_any_name(name, says):
     Path(name).write_text(MINE)
-    assert main(["run", "--dry-run", *CELL, f"attention={name}:Mine"]) == 0, capsys.readouterr().err
-    assert "total of 1 run to be done" in capsys.readouterr().out
+    assert "total of 1 run to be done" in says("run", "--dry-run", *CELL, f"attention={name}:Mine").out
 
 
-def test_files_in_a_list_are_quoted_as_hydra_reads_them(capsys):
+def test_files_in_a_list_are_quoted_as_hydra_reads_them(says):
     for name in ("my file.py", "größe.py"):
         Path(name).write_text(MINE)
     listed = "attention='./my file.py:Mine','größe.py:Mine',mine.py:Mine"
-    assert main(["run", "-m", "--dry-run", *CELL, listed]) == 0, capsys.readouterr().err
-    assert "total of 3 runs" in capsys.readouterr().out
+    assert "total of 3 runs" in says("run", "-m", "--dry-run", *CELL, listed).out
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from cab.registry.build import state_bytes
 from cab.registry.program import code_of, modules_of
 from cab.registry.registries import ATTENTIONS
 from cab.registry.specs import parse_spec
-from cab.registry.stacks import StackEntry
 from cab.results.costs import State, measure_state
 from cab.runner.cell import Cell
 from cab.runner.launch import expand
@@ -151,7 +150,6 @@ def test_overrides_name_the_fix(overrides, message):
 
 def test_outside_a_network_only_the_shares_of_a_stack_matter():
     entry = ATTENTIONS.get("linear*6,vanilla*3")
-    assert isinstance(entry, StackEntry)
     assert entry.layers_at(SINGLE_LAYER, Pattern.CS) == [("linear",), ("linear",), ("vanilla",)]
     assert entry.layers_at(LayerPosition(8, 12), Pattern.CS) == [("vanilla",)]
 

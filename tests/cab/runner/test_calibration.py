@@ -32,7 +32,7 @@ def test_times_on_busy_cores_are_marked(load, is_busy, monkeypatch, capsys, tmp_
     assert ("(load 4.0 per core)" in capsys.readouterr().out) == is_busy
 
 
-def test_each_network_is_timed_once_and_missing_data_keep_their_hours(monkeypatch, capsys, tmp_path):
+def test_each_network_is_timed_once_and_missing_data_keep_their_hours(monkeypatch, says, tmp_path):
     timed: list[str] = []
     monkeypatch.setattr(calibration, "STEPS", 2)
     real = calibration.train_first_steps
@@ -42,13 +42,11 @@ def test_each_network_is_timed_once_and_missing_data_keep_their_hours(monkeypatc
         lambda cell, *args, **options: (timed.append(cell.label), real(cell, *args, **options)),
     )
     sweep = [*LSTF, "attention=abc,vanilla", "seed=1,2", f"results_dir={tmp_path}", "device=cpu"]
-    assert main(["run", "-m", *sweep, "--calibrate"]) == 0
-    text = capsys.readouterr().out
+    text = says("run", "-m", *sweep, "--calibrate").out
     assert timed == ["abc", "vanilla"]
     assert text.count("(this CPU), earlier") == 4
     assert "4 runs: " in text
     published = [word.replace("synthetic", "etth1").replace("smoke", "paper") for word in LSTF]
-    assert main(["run", "-m", *published, "attention=abc", f"data_root={tmp_path}", "--calibrate"]) == 0
-    printed = capsys.readouterr()
+    printed = says("run", "-m", *published, "attention=abc", f"data_root={tmp_path}", "--calibrate")
     assert "1.5 h (GPU)" in printed.out
     assert "is not timed: " in printed.err

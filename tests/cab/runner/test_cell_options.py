@@ -1,7 +1,5 @@
 """Options can be added, renamed and removed, and every committed record is still found."""
 
-from __future__ import annotations
-
 import shutil
 import textwrap
 

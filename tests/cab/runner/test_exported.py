@@ -1,7 +1,5 @@
 """`cab export RESULT`: Hugging Face loads the folder, its logits are the run's, and its ids those of the corpus."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -32,7 +30,6 @@ def test_hugging_face_computes_our_logits(backbone, attention, tmp_path, monkeyp
     Path("own.py").write_text(OWN)
     config = compose([*LM, f"backbone={backbone}", f"attention='{attention}'", "results_dir=results", "device=cpu"])
     record = run_cell(config).record
-    assert record is not None
     result = record_path(Path("results"), record.hash)
     assert main(["export", str(result), "--out", "out/model"]) == 0
     Path("own.py").rename("moved.py")  # the folder has a copy
@@ -62,7 +59,6 @@ def test_hugging_face_computes_our_logits(backbone, attention, tmp_path, monkeyp
 def test_refused(tmp_path, capsys):
     cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC", "preset=smoke"]
     record = run_cell(compose([*cell, "trainer.max_steps=1", f"results_dir={tmp_path}"])).record
-    assert record is not None
     assert main(["export", str(record_path(tmp_path, record.hash)), "--out", str(tmp_path / "out")]) == 2
     assert "is of task lstf: only models of task lm are exported" in capsys.readouterr().err
     assert main(["export", str(tmp_path / "missing.json"), "--out", str(tmp_path / "out")]) == 2

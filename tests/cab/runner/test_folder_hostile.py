@@ -89,7 +89,6 @@ def test_no_command_executes_what_it_reads(command, hostile):
 def test_a_run_passes_over_hostile_checkpoints(hostile, troubled, caplog):
     config = troubled(f"results_dir={hostile}", "retry=[finished]")
     outcome = run_cell(config)
-    assert outcome.record is not None
     assert outcome.record.status == "finished"
     assert "skipping unreadable checkpoint" in caplog.text
     assert nothing_happened(hostile)

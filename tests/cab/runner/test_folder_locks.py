@@ -55,10 +55,9 @@ def test_a_file_system_without_locks_is_named(number, sweep, interrupted, monkey
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
-def test_a_file_server_that_does_not_answer_is_named(number, interrupted, monkeypatch, capsys):
+def test_a_file_server_that_does_not_answer_is_named(number, interrupted, monkeypatch, says):
     without_locks(monkeypatch, number)
-    assert main(["run", *TROUBLED, ONE_STEP, f"results_dir={interrupted.parent}"]) == 2
-    said = capsys.readouterr().err
+    said = says("run", *TROUBLED, ONE_STEP, f"results_dir={interrupted.parent}", status=2).err
     assert f"the disk of {interrupted.parent} failed ({os.strerror(number)}); repeat the command" in said
     assert [found.status for found in cell_statuses(interrupted.parent)] == ["interrupted"]
 
@@ -108,7 +107,7 @@ def test_a_lock_that_is_held_is_waited_for_and_names_its_owner(tmp_path, monkeyp
     assert not is_locked(path)
 
 
-def test_a_folder_that_vanishes_is_named(troubled, tmp_path, monkeypatch, capsys):
+def test_a_folder_that_vanishes_is_named(troubled, tmp_path, monkeypatch, says):
     troubled()
     loss = Troubled.loss
 
@@ -118,8 +117,7 @@ def test_a_folder_that_vanishes_is_named(troubled, tmp_path, monkeypatch, capsys
         return loss(self, *arguments)
 
     monkeypatch.setattr(Troubled, "loss", vanish)
-    assert main(["run", *TROUBLED, f"results_dir={tmp_path / 'results'}"]) == 2
-    said = capsys.readouterr().err
+    said = says("run", *TROUBLED, f"results_dir={tmp_path / 'results'}", status=2).err
     assert "was deleted or moved during the run" in said
     assert "traceback.txt" not in said
 
@@ -140,18 +138,15 @@ def test_a_record_that_may_not_be_read_is_not_run_again(troubled, tmp_path, monk
     assert path.stat().st_mtime_ns == before
 
 
-def test_status_lists_runs_once_with_what_distinguishes_them(troubled, tmp_path, capsys):
-    assert main(["status", str(tmp_path)]) == 0
-    assert f"no run in {tmp_path}" in capsys.readouterr().err
+def test_status_lists_runs_once_with_what_distinguishes_them(troubled, tmp_path, says):
+    assert f"no run in {tmp_path}" in says("status", str(tmp_path)).err
     command = ["run", "-m", *TROUBLED, ONE_STEP, "trainer.learning_rate=0.01,0.03", f"results_dir={tmp_path}"]
     troubled()
-    assert main(command) == 0
-    table = capsys.readouterr().out
+    table = says(*command).out
     assert table.count("trainer.learning_rate=0.0") == 2
     paths = list(tmp_path.glob("*.json"))
     shutil.copy(paths[0], tmp_path / "copy.json")
-    assert main(["status", str(tmp_path), "--csv"]) == 0
-    header, *rows = capsys.readouterr().out.splitlines()
+    header, *rows = says("status", str(tmp_path), "--csv").out.splitlines()
     assert header.endswith(",seed,settings,status,detail,tokens_per_second,mfu,hash")
     rates = {json.loads(path.read_text())["config"]["trainer"]["learning_rate"]: path.stem for path in paths}
     cells = [row.split(",", 8)[8].split(",") for row in rows]

@@ -1,10 +1,7 @@
 """`cab run ... --explain` prints every setting with its default and its source."""
 
-from __future__ import annotations
-
 import re
 
-from cab.cli.main import main
 from cab.runner.launch import explain
 
 CELL = ["task=lstf", "dataset=etth1", "backbone=informer", "pattern=NS", "attention=abc", "data_root=DATA"]
@@ -37,13 +34,11 @@ def test_options_of_the_tables():
         assert value != default
 
 
-def test_the_command_prints_a_table_and_runs_nothing(tmp_path, monkeypatch, capsys):
+def test_the_command_prints_a_table_and_runs_nothing(tmp_path, monkeypatch, says):
     monkeypatch.chdir(tmp_path)
     chosen = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "--explain"]
-    assert main(["run", *chosen]) == 0
-    said = capsys.readouterr().out
+    said = says("run", *chosen).out
     assert said.splitlines()[0].split() == ["setting", "value", "default", "source"]
     assert re.search(r"^backbone.name +informer +the only one of the task$", said, flags=re.MULTILINE)
-    assert main(["run", "-m", *chosen]) == 2
-    assert "--explain prints one configuration" in capsys.readouterr().err
+    assert "--explain prints one configuration" in says("run", "-m", *chosen, status=2).err
     assert not list(tmp_path.iterdir())

@@ -78,10 +78,9 @@ def test_overrides_multiply_and_an_option_goes_to_those_that_have_it(overrides, 
     assert sorted(" ".join(job.get(name, "-") for name in names.split()) for job in jobs) == expected.split(", ")
 
 
-def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(tmp_path, capsys):
+def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(tmp_path, says):
     cells = ["task=lm,mlm", "dataset=pg19", "preset=paper", "attention=vanilla"]
-    assert main(["run", "-m", "--dry-run", *cells, f"results_dir={tmp_path}"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = says("run", "-m", "--dry-run", *cells, f"results_dir={tmp_path}").out.splitlines()
     assert lines[0].split() == ["expected_time", "record", "command"]
     assert [line.split(")")[0].strip() for line in lines[1:4]] == ["384 h (GPU", "880 h (GPU", "1,264 h (GPU"]
     assert lines[4:6] == ["preset paper; device cpu", "data: pg19 missing (see `cab data list`)"]
@@ -89,17 +88,15 @@ def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(tmp_path, capsys):
     assert not any(tmp_path.iterdir())
 
 
-def test_hours_apply_to_the_options_that_they_were_measured_with(capsys):
+def test_hours_apply_to_the_options_that_they_were_measured_with(says):
     cell = ["run", "--dry-run", "task=sr", "dataset=ffhq", "pattern=NS", "attention=vanilla", "preset=paper"]
     for options, time in (((), "36 h (GPU)"), (("task.scored_images=all",), "- ")):
-        assert main([*cell, *options]) == 0
-        assert capsys.readouterr().out.splitlines()[1].lstrip().startswith(time)
+        assert says(*cell, *options).out.splitlines()[1].lstrip().startswith(time)
 
 
-def test_the_core_of_the_suite_has_its_hours(capsys, tmp_path):
+def test_the_core_of_the_suite_has_its_hours(says, tmp_path):
     arguments = ["run", "suite=core", "attention=abc", "seed=1", f"results_dir={tmp_path}", "--dry-run"]
-    assert main(arguments) == 0
-    *rows, total, _, _ = capsys.readouterr().out.splitlines()[1:]
+    *rows, total, _, _ = says(*arguments).out.splitlines()[1:]
     assert len(rows) == 8
     assert not [row for row in rows if row.split()[0] == "-"]
     assert {row.split()[1] for row in (*rows, total)} == {"min"}
@@ -137,14 +134,13 @@ def test_hours_of_committed_records_are_their_medians():
     assert {key[1:] for key in seconds if key[0] == "core"} <= {key[1:] for key in stated}
 
 
-def test_a_dry_run_decides_as_the_run_does(troubled, tmp_path, capsys):
+def test_a_dry_run_decides_as_the_run_does(troubled, tmp_path, capsys, says):
     arguments = ["run", "-m", *TROUBLED, "seed=1,2", f"results_dir={tmp_path}"]
 
     def planned(*more):
         """What stands before each command, and how many cells are to be run."""
         capsys.readouterr()
-        assert main([*arguments, *more, "--dry-run"]) == 0
-        rows = capsys.readouterr().out.splitlines()[1:]
+        rows = says(*arguments, *more, "--dry-run").out.splitlines()[1:]
         total = next(row for row in rows if "total of" in row)
         rows = rows[: rows.index(total)]
         return [row.partition("cab run")[0].split()[-1] for row in rows], total.partition("total of ")[2].split()[0]
@@ -173,11 +169,10 @@ def test_a_dry_run_decides_as_the_run_does(troubled, tmp_path, capsys):
     ],
 )
 @pytest.mark.parametrize("mode", [[], ["--dry-run"], ["cluster=local"]])
-def test_a_mistake_in_a_value_stops_a_sweep_once(override, message, mode, tmp_path, capsys):
+def test_a_mistake_in_a_value_stops_a_sweep_once(override, message, mode, tmp_path, says):
     place = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NS", "preset=smoke"]
     sweep = ["-m", *place, "attention=local,vanilla", override, f"results_dir={tmp_path}"]
-    assert main(["run", *sweep, *mode]) == 2
-    output = capsys.readouterr()
+    output = says("run", *sweep, *mode, status=2)
     [line] = [line for line in output.err.splitlines() if not line.startswith("importing torch")]
     assert line.startswith(f"cab: error: {message}")
     assert output.out == ""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cab.cli.main import main
 from cab.errors import UserError
 from cab.runner.plan import hours_until_done
 from cab.runner.suite import suite_sweeps
@@ -105,10 +104,9 @@ def test_names_that_the_table_lacks_are_named(override, message):
         runs(*override.split())
 
 
-def test_the_plan_counts_hours_days_and_reused_networks(tmp_path, capsys):
+def test_the_plan_counts_hours_days_and_reused_networks(tmp_path, says):
     part = ["suite=paper", "task=pcc,sum", "attention=vanilla", f"results_dir={tmp_path}"]
-    assert main(["run", *part, "--dry-run"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = says("run", *part, "--dry-run").out.splitlines()
     assert [line.split() for line in lines[1:6]] == [
         ["NS", "sum", "transformer", "multi_news", "1", "1", "96", "96"],
         ["CS", "sum", "transformer", "multi_news", "1", "0", "96", "0"],

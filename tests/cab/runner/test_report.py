@@ -1,7 +1,5 @@
 """What a command says of its cells while they run."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

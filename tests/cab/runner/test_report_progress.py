@@ -1,7 +1,5 @@
 """A terminal shows one live line a running cell, and a log file plain lines."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

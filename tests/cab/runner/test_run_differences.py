@@ -199,7 +199,7 @@ def write(folder: Path, code: str, seed: int, *, day: int, attention: str = "abc
     return Record.read(record.write(folder))
 
 
-def test_seeds_of_different_code_are_different_rows(tmp_path, caplog, capsys):
+def test_seeds_of_different_code_are_different_rows(tmp_path, caplog, capsys, says):
     old, new = "2ac5dc00" * 2, "d7d4ed00" * 2
     write(tmp_path, old, 1, day=1, mse=1.0)
     write(tmp_path, new, 2, day=2, mse=3.0)
@@ -214,8 +214,7 @@ def test_seeds_of_different_code_are_different_rows(tmp_path, caplog, capsys):
     board = (tmp_path / "board" / "leaderboard.csv").read_text()
     assert "abc [2ac5dc00]" in board
     capsys.readouterr()
-    assert main(["score", str(tmp_path)]) == 0
-    assert "abc [2ac5dc00]" in capsys.readouterr().out
+    assert "abc [2ac5dc00]" in says("score", str(tmp_path)).out
 
 
 def test_reference_results_are_in_no_row_with_others(tmp_path):
@@ -262,12 +261,11 @@ def test_seeds_of_different_micro_batches_are_named(tmp_path, caplog):
     assert "trainer.forward_batch=4" in caplog.text
 
 
-def test_reproduce_names_the_change(troubled, monkeypatch, capsys):
+def test_reproduce_names_the_change(troubled, monkeypatch, says):
     record = trained(troubled())
     change("project", monkeypatch)
     path = Path(troubled()["results_dir"]) / f"{record.hash}.json"
-    assert main(["reproduce", str(path)]) == 0
-    assert "other code of the project (backbones.made)" in capsys.readouterr().out
+    assert "other code of the project (backbones.made)" in says("reproduce", str(path)).out
 
 
 def test_code_of_one_file_does_not_change_the_next_cell_of_a_sweep(tmp_path, monkeypatch):

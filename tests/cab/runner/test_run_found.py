@@ -1,7 +1,5 @@
 """A record that is already there: it is of this cell and of today's data, or it is said."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -11,7 +9,6 @@ import pytest
 from filelock import FileLock
 
 from cab import UserError
-from cab.cli.main import main
 from cab.data.sources import data_sets
 from cab.records.record import Record, with_checksum
 from cab.runner.report import Job, Report, cells_to_run
@@ -60,11 +57,10 @@ def test_the_record_of_another_cell_under_this_name(measured, troubled):
         ({"config_variant": "easier"}, "has config_variant 'easier', but its configuration is that of ''"),
     ],
 )
-def test_a_relabeled_record_is_not_reproduced(cell, message, measured, capsys):
+def test_a_relabeled_record_is_not_reproduced(cell, message, measured, says):
     content = json.loads(measured.read_text())
     measured.write_text(json.dumps(with_checksum(content | {"cell": content["cell"] | cell})))
-    assert main(["reproduce", str(measured)]) == 2
-    assert message in capsys.readouterr().err
+    assert message in says("reproduce", str(measured), status=2).err
 
 
 def test_only_what_killed_processes_left_is_removed(measured, troubled, tmp_path_factory):

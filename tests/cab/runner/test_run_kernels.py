@@ -42,7 +42,6 @@ def test_the_record_counts_backends_and_names_kernels(tmp_path, monkeypatch):
     for selection in ("null", "{recurrence: pytorch}"):
         overrides = [*CELL, f"results_dir={tmp_path}", f"trainer.kernels={selection}"]
         record = run_sweeps([overrides], is_sweep=False).outcomes[0].record
-        assert record is not None
         counts = Record.read(tmp_path / f"{record.hash}.json").engine_facts["kernels"]
         assert counts["recurrence"] == {"pytorch": counts["block_recurrence"]["pytorch"]}
         assert names.pop() == ["a_kernel"]

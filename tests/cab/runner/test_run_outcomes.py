@@ -40,59 +40,54 @@ def files_below(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_single_run_without_a_score_is_status_1(troubled, tmp_path, capsys):
+def test_a_single_run_without_a_score_is_status_1(troubled, tmp_path, says):
     troubled(trouble="crash")
     command = ["run", *TROUBLED, f"results_dir={tmp_path}"]
-    assert main(command) == 1
-    assert "failed: troubled synthetic" in capsys.readouterr().err
+    assert "failed: troubled synthetic" in says(*command, status=1).err
     assert main(command) == 1, "found"
     troubled()
     assert main([*command, "force=true"]) == 0
 
 
-def test_a_run_without_a_score_is_status_1_in_a_sweep_as_well(troubled, tmp_path, capsys):
+def test_a_run_without_a_score_is_status_1_in_a_sweep_as_well(troubled, tmp_path, capsys, says):
     troubled(trouble="nan")
     assert main(["run", "-m", *TROUBLED, "seed=1,2", f"results_dir={tmp_path}"]) == 1
     assert capsys.readouterr().err.count("failed: troubled synthetic") == 2
     troubled()
-    assert main(["run", "--retry", "diverged", f"results_dir={tmp_path}"]) == 0
-    capsys.readouterr()
+    says("run", "--retry", "diverged", f"results_dir={tmp_path}")
     assert main(["run", "--retry", "failed,oom,diverged", f"results_dir={tmp_path}"]) == 0
     assert f"nothing to retry: no run in {tmp_path} is failed or oom or diverged" in capsys.readouterr().err
     for command in (["run", "--retry", "failed", f"results_dir={tmp_path}/none"], ["status", f"{tmp_path}/none"]):
         assert main(command) == 2
 
 
-def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(troubled, tmp_path, capsys):
+def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(troubled, tmp_path, says):
     for seed in (1, 2):
         run_cell(troubled(f"seed={seed}", trouble="crash"), command=f"cab run seed={seed}")
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
     config = {name: value for name, value in records[1].config.items() if name != "data"}
     dataclasses.replace(records[1], config=config).write(tmp_path)
     troubled()
-    assert main(["run", "--retry", "failed", f"results_dir={tmp_path}"]) == 1
-    assert "data has no value" in capsys.readouterr().err
+    assert "data has no value" in says("run", "--retry", "failed", f"results_dir={tmp_path}", status=1).err
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
     assert [records[seed].status for seed in (1, 2)] == ["failed", "finished"]
     assert records[2].command == "cab run seed=2"
 
 
-def test_an_interrupted_cell_is_retried(troubled, tmp_path, capsys):
+def test_an_interrupted_cell_is_retried(troubled, tmp_path, says):
     path = tmp_path / f"{trained(troubled(ONE_STEP)).hash}.json"
     path.unlink()
-    assert main(["run", "--retry", "interrupted", f"results_dir={tmp_path}"]) == 0
-    assert "finished" in capsys.readouterr().out
+    assert "finished" in says("run", "--retry", "interrupted", f"results_dir={tmp_path}").out
     assert path.exists()
 
 
-def test_only_the_first_process_of_a_run_reports(troubled, tmp_path, monkeypatch, capsys):
+def test_only_the_first_process_of_a_run_reports(troubled, tmp_path, monkeypatch, says):
     troubled()
     for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("cab.runner.run._attempt", lambda _: None)
     monkeypatch.setattr(Processes, "agree", lambda *_: True)
-    assert main(["run", *TROUBLED, f"results_dir={tmp_path}"]) == 0
-    assert capsys.readouterr() == ("", "")
+    assert says("run", *TROUBLED, f"results_dir={tmp_path}") == ("", "")
 
 
 def test_yes_and_no_mean_true_and_false(troubled):
@@ -265,13 +260,12 @@ WEIGHTS = {
 
 
 @pytest.mark.parametrize("kind", WEIGHTS)
-def test_weights_that_cannot_be_loaded_are_a_user_error(kind, uncut, tmp_path, capsys):
+def test_weights_that_cannot_be_loaded_are_a_user_error(kind, uncut, tmp_path, says):
     results = Path(shutil.copytree(uncut.config["results_dir"], tmp_path / "results"))
     path = results / uncut.hash / "weights.pt"
     content = WEIGHTS[kind](path, torch.load(path, weights_only=True))
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
-    assert main(["paper", "dilution", str(results / f"{uncut.hash}.json")]) == 2
-    said = capsys.readouterr().err
+    said = says("paper", "dilution", str(results / f"{uncut.hash}.json"), status=2).err
     assert [word for word in (str(path), "force=true") if word not in said] == []
     assert "weights_only" not in said
     assert said.count("\n") == 1
@@ -293,11 +287,10 @@ def test_log_lines_do_not_break_the_progress_bar(monkeypatch):
     assert "3/10" in said[said.index("at 3\n") :], "and drawn again below it"
 
 
-def test_a_record_names_no_terminal_codes(troubled, tmp_path, capsys):
+def test_a_record_names_no_terminal_codes(troubled, tmp_path, says):
     record = trained(troubled(ONE_STEP))
     (tmp_path / f"{record.hash}.json").unlink()
     evil = Record(**{**vars(record), "cell": {**record.cell, "attention": "a\x1b]0;x\x07bc"}, "command": "run\x1b[0m"})
     evil.write(tmp_path)
-    assert main(["status", str(tmp_path)]) == 0
-    said = "".join(capsys.readouterr())
+    said = "".join(says("status", str(tmp_path)))
     assert not {"\x1b", "\x07"} & set(said)

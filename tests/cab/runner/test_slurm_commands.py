@@ -1,7 +1,5 @@
 """Submission to a Slurm whose commands are stand-ins: what is submitted, what is named, and what is not done twice."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cab.cli.main import main
 from cab.config.compose import compose
 from cab.config.run_config import SlurmConfig
 from cab.runner.cell import Cell
@@ -50,9 +49,8 @@ def test_warnings_and_groups():
     assert [len(group) for _, group in by_request(cells, lambda cell: cell, SlurmConfig())] == [2, 1]
 
 
-def test_the_dry_run_shows_the_requests(capsys):
-    assert main(["run", *CELLS["smoke"], "attention=vanilla", "cluster=slurm", "cluster.nodes=3", "--dry-run"]) == 0
-    output = capsys.readouterr().out
+def test_the_dry_run_shows_the_requests(says):
+    output = says("run", *CELLS["smoke"], "attention=vanilla", "cluster=slurm", "cluster.nodes=3", "--dry-run").out
     assert "lstf      1      3     1       60         16" in output
     assert "CPU core" not in output
     assert "wckey" not in output

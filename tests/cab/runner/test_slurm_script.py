@@ -1,7 +1,5 @@
 """`cluster=slurm --dry-run` prints the script of the jobs, where there is no Slurm."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path
@@ -74,6 +72,5 @@ def test_a_submission_has_no_variables_of_a_surrounding_job(given, monkeypatch, 
         ("results_dir=r/%j", "has a character that Slurm replaces; name another folder"),
     ],
 )
-def test_an_option_does_not_leave_its_line(option, message, capsys):
-    assert main([*CELLS, "cluster=slurm", option, "--dry-run"]) == 2
-    assert message in capsys.readouterr().err
+def test_an_option_does_not_leave_its_line(option, message, says):
+    assert message in says(*CELLS, "cluster=slurm", option, "--dry-run", status=2).err

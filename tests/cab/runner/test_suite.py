@@ -40,7 +40,6 @@ def test_the_first_to_solve_or_else_the_lowest_loss(grid, rate):
 )
 def test_a_grid_that_cannot_be(overrides, message):
     sweeps = suite_sweeps(overrides)
-    assert sweeps is not None
     with pytest.raises(UserError, match=message):
         tuned_sweeps(sweeps)
 

@@ -1,7 +1,5 @@
 """`cab run engine=fairseq`: the record, going on after a cut, and what is refused before anything is written."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import os
@@ -184,11 +182,10 @@ def test_sharded_weights_are_refused():
         ("task=lm_recurrent", "fairseq's language models have no memory of earlier blocks"),
     ],
 )
-def test_unsupported_settings_are_refused(overrides, message, tmp_path, capsys):
+def test_unsupported_settings_are_refused(overrides, message, tmp_path, says):
     changed = [word.partition("=")[0] for word in overrides.split()]
     cell = [word for word in LM if word.partition("=")[0] not in changed]
-    assert main(["run", *cell, *overrides.split(), f"results_dir={tmp_path}"]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    (line,) = says("run", *cell, *overrides.split(), f"results_dir={tmp_path}", status=2).err.strip().splitlines()
     assert message in line
     assert not records(tmp_path)
 
@@ -217,9 +214,8 @@ def test_an_incomplete_last_checkpoint_is_replaced_by_the_newest_complete_one(tm
 
 
 @pytest.mark.without_environment
-def test_without_the_environment_one_line_says_how_to_get_it(tmp_path, monkeypatch, capsys):
+def test_without_the_environment_one_line_says_how_to_get_it(tmp_path, monkeypatch, says):
     monkeypatch.setattr(environment, "HOME", tmp_path / "nowhere")
-    assert main(["run", *LM, f"results_dir={tmp_path}"]) == 2
-    printed = capsys.readouterr()
+    printed = says("run", *LM, f"results_dir={tmp_path}", status=2)
     assert printed.err.strip() == "cab: error: engine=fairseq needs fairseq's own environment: run make fairseq"
     assert not records(tmp_path)

@@ -1,7 +1,5 @@
 """What an attention asks of a training loop is the same in fairseq's as in ours."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

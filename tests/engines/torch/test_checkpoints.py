@@ -1,7 +1,5 @@
 """What a checkpoint has of the state of a run."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

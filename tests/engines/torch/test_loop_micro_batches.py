@@ -1,7 +1,5 @@
 """A step has the loss and gradients of its whole batch, however it is divided into micro-batches and processes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

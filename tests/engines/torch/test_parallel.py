@@ -1,7 +1,5 @@
 """Batch normalization over processes keeps the variance of large numbers."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

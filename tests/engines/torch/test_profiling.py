@@ -29,7 +29,6 @@ def test_a_profile_is_a_table_and_a_trace_and_changes_no_score(tmp_path):
     for name in ("plain", "profiled"):
         overrides = [*CELL, f"results_dir={tmp_path / name}", f"profile={str(name == 'profiled').lower()}"]
         record = run_sweeps([overrides], is_sweep=False).outcomes[0].record
-        assert record is not None
         records.append(record)
     plain, profiled = records
     assert plain.hash == profiled.hash
@@ -87,7 +86,6 @@ def test_products_are_as_exact_as_the_cell_says(tmp_path, monkeypatch):
     record = run_sweeps([overrides], is_sweep=False).outcomes[0].record
     assert set(seen) == {"high"}
     assert torch.get_float32_matmul_precision() == "highest"
-    assert record is not None
     assert Record.read(tmp_path / f"{record.hash}.json").config["trainer"]["float32_matmul_precision"] == "high"
 
 

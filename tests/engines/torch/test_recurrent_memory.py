@@ -96,7 +96,6 @@ def test_memories_are_those_of_the_rows_however_they_are_cut():
     for batch in rows.split(2):
         two.loss(task, None, batch)
     state = two.state_dict()
-    assert state is not None
     assert torch.equal(state["x"], rows)
     four.load_state_dict(state, torch.device("cpu"))
     for batch in rows.split(1):
@@ -104,7 +103,6 @@ def test_memories_are_those_of_the_rows_however_they_are_cut():
     assert seen[:2] == [None, None]
     assert [memory["x"].tolist() for memory in seen[2:]] == [[row] for row in rows.tolist()]
     state = four.state_dict()
-    assert state is not None
     assert torch.equal(state["x"], rows + 1)
     four.reset()
     assert four.state_dict() is None

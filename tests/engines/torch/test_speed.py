@@ -13,7 +13,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from cab import Attention
-from cab.cli.main import main
 from cab.config.compose import compose
 from cab.config.run_config import Precision
 from cab.runner.batches import SeededItems, mix_seed
@@ -45,9 +44,7 @@ def opened(task: str, *more: str) -> Run:
 
 
 def counted(run: Run) -> StepSize:
-    size = step_size(run, make_order(len(run.cell.task.training_set), run))
-    assert size is not None
-    return size
+    return step_size(run, make_order(len(run.cell.task.training_set), run))
 
 
 @pytest.mark.parametrize("task", CELLS)
@@ -79,11 +76,10 @@ def test_a_language_model_is_six_flops_per_weight_and_twelve_per_pair():
     weights = sum(layer.weight.numel() for layer in layers) + network.decoder_embedding.tokens.weight.numel()
     attention = [module for module in network.modules() if isinstance(module, Attention)]
     [width] = {layer.embed_dim for layer in attention}
-    assert size.flops is not None
     assert size.flops / length == 6 * weights + 12 * len(attention) * width * length
 
 
-def test_tokens_of_rows_records_and_status_are_one_number(troubled, tmp_path, capsys):
+def test_tokens_of_rows_records_and_status_are_one_number(troubled, tmp_path, says):
     record = trained(troubled("trainer.validate_every=4"))
     with (tmp_path / record.hash / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -93,20 +89,18 @@ def test_tokens_of_rows_records_and_status_are_one_number(troubled, tmp_path, ca
     speeds = sorted(float(row["tokens_per_second"]) for row in rows)
     assert record.engine_facts["tokens_per_second"] == pytest.approx(sum(speeds) / 2)
     assert record.engine_facts.keys() == {"kernels", "tokens_per_second"}
-    assert main(["status", str(tmp_path), "--csv"]) == 0
-    [status] = csv.DictReader(capsys.readouterr().out.splitlines())
+    [status] = csv.DictReader(says("status", str(tmp_path), "--csv").out.splitlines())
     assert float(status["tokens_per_second"]) == pytest.approx(record.engine_facts["tokens_per_second"], rel=0.01)
     assert status["mfu"] == ""
 
 
-def test_status_has_the_speed_of_an_interrupted_run(troubled, tmp_path, capsys):
+def test_status_has_the_speed_of_an_interrupted_run(troubled, tmp_path, says):
     with pytest.raises(Exception, match="no space"):
         trained(troubled("trainer.log_every=1", trouble="full"))
     [path] = tmp_path.glob("*/metrics.csv")
     with path.open(newline="") as file:
         *_, last = csv.DictReader(file)
-    assert main(["status", str(tmp_path), "--csv"]) == 0
-    [status] = csv.DictReader(capsys.readouterr().out.splitlines())
+    [status] = csv.DictReader(says("status", str(tmp_path), "--csv").out.splitlines())
     assert float(status["tokens_per_second"]) == pytest.approx(float(last["tokens_per_second"]), rel=0.01)
 
 
