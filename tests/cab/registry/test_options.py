@@ -1,5 +1,7 @@
 """Values against annotations."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -116,7 +118,7 @@ def test_every_default_of_ours_fits_its_annotation():
 
 
 def test_an_annotation_of_the_type_checker_alone_is_not_checked():
-    def build(*, size=3, depth=2):
+    def build(*, size: Nowhere = 3, depth: int = 2) -> None:  # noqa: F821
         raise NotImplementedError
 
     assert annotations_of(build) == {"size": Any, "depth": int}
