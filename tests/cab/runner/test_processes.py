@@ -1,8 +1,7 @@
-"""Two processes do what one does: batch norm, ddp, fsdp, each task, and who writes the record."""
+"""Two processes do what one does: batch norm, ddp, fsdp, and who writes the record."""
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -21,23 +20,16 @@ from cab.runner.processes import (
     find_processes,
     without_launcher,
 )
-from tests.helpers.command import ROOT, cab
 from tests.helpers.runs.processes import records, run_cab, run_module, the_record
 
 SETTINGS = ["dataset=synthetic", "attention=vanilla", "preset=smoke", "device=cpu", "backbone.dropout=0"]
 SETTINGS += ["trainer.max_steps=12", "trainer.validate_every=3"]
+CELL = [*SETTINGS, "task=lstf", "pattern=NC", "trainer.batch_size=16"]
 LM = [*SETTINGS, "task=lm", "pattern=CS", "trainer.batch_size=8", "backbone.attention_dropout=0"]
-CELLS = {
-    "batch norm": [*SETTINGS, "task=lstf", "pattern=NC", "trainer.batch_size=16"],
-    "images": [*SETTINGS, "task=sr", "pattern=NS", "trainer.micro_batch_size=2", "trainer.checkpoint_selection=best"],
-    "language": LM,
-    "reversible": [*LM, "backbone=gpt2_reversible"],
-}
-"""The weights of the best validation, with which images are sampled, are read by the first process alone."""
 
 
-def record(folder: Path, *overrides: str, processes: int) -> dict[str, Any]:
-    process = run_cab(*overrides, f"results_dir={folder}", processes=processes)
+def record(folder: Path, *overrides: str, processes: int, cell: list[str] = CELL) -> dict[str, Any]:
+    process = run_cab(*cell, *overrides, f"results_dir={folder}", processes=processes)
     assert process.returncode == 0, process.stderr
     return the_record(folder)
 
@@ -53,32 +45,33 @@ def test_batch_norm_has_the_statistics_of_all_processes(tmp_path):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The record of a cell that one process trains."""
-    return functools.cache(lambda name: record(tmp_path_factory.mktemp("alone"), *CELLS[name], processes=1))
+    return record(tmp_path_factory.mktemp("alone"), processes=1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "overrides", "error"),
-    [
-        ("batch norm", ["trainer.strategy=ddp"], 1e-3),
-        ("batch norm", ["trainer.strategy=fsdp"], 1e-3),
-        ("images", ["trainer.strategy=ddp"], 1e-4),
-        ("language", ["trainer.strategy=ddp", "trainer.micro_batch_size=2"], 1e-4),  # which change nothing either
-        ("language", ["trainer.strategy=fsdp"], 1e-4),
-        ("reversible", ["trainer.strategy=ddp"], 1e-3),
-        ("reversible", ["trainer.strategy=fsdp"], 1e-3),
-    ],
-)
-def test_two_processes_train_as_one(name, overrides, error, alone, tmp_path):
-    one, two = alone(name), record(tmp_path, *CELLS[name], *overrides, processes=2)
-    assert (two["hash"], two["cost"]["processes"]) == (one["hash"], 2)
-    losses = [[entry["loss"] for entry in run["history"]] for run in (one, two)]
-    assert [entry["step"] for entry in two["history"]] == [3, 6, 9, 12]
-    assert name != "language" or losses[0][-1] < losses[0][0]
-    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
-    for alone_, both in zip(one["metrics"], two["metrics"], strict=True):
-        assert both["value"] == pytest.approx(alone_["value"], rel=error, abs=error)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_processes_train_as_one(strategy, alone, tmp_path):
+    both = record(tmp_path, f"trainer.strategy={strategy}", processes=2)
+    assert both["hash"] == alone["hash"]
+    assert both["cost"]["processes"] == 2
+    assert [entry["step"] for entry in both["history"]] == [3, 6, 9, 12]
+    for one, two in zip(alone["history"], both["history"], strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], abs=1e-4)
+    assert both["metrics"][0]["value"] == pytest.approx(alone["metrics"][0]["value"], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_two_processes_sample_the_images_of_one(tmp_path):
+    """With the weights of the best validation, which only the first process reads."""
+    options = ["task=sr", "pattern=NS", "trainer.micro_batch_size=2", "trainer.checkpoint_selection=best"]
+    one, two = (record(tmp_path / str(n), processes=n, cell=[*SETTINGS, *options]) for n in (1, 2))
+    for alone, both in zip(one["metrics"], two["metrics"], strict=True):
+        assert both["value"] == pytest.approx(alone["value"], rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory):
+    return record(tmp_path_factory.mktemp("alone"), processes=1, cell=LM)
 
 
 @pytest.mark.parametrize(
@@ -138,10 +131,26 @@ def test_parallel_steps_of_a_job_have_ports_of_their_own(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("overrides", [("ddp", "trainer.micro_batch_size=2"), ("fsdp",)])
+def test_two_processes_train_a_language_model_as_one(overrides, language_model, tmp_path):
+    """No batch norm here: micro-batches change nothing either."""
+    strategy, *more = overrides
+    alone = language_model
+    both = record(tmp_path, f"trainer.strategy={strategy}", *more, processes=2, cell=LM)
+    assert both["hash"] == alone["hash"]
+    losses = [[entry["loss"] for entry in run["history"]] for run in (alone, both)]
+    assert len(losses[0]) == 4
+    assert losses[0][-1] < losses[0][0]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
+    [one], [two] = ([m["value"] for m in run["metrics"] if m["primary"]] for run in (alone, both))
+    assert two == pytest.approx(one, rel=1e-4)
+
+
+@pytest.mark.slow
 def test_a_run_of_two_processes_goes_on_in_two_and_in_one(tmp_path):
     """From the shards of both: in two bit-identical to a run that was not killed, in one the same but for rounding."""
     options = [*LM, "trainer.checkpoint_every=1", "trainer.strategy=fsdp"]
-    free = record(tmp_path / "free", *options, processes=2)
+    free = record(tmp_path / "free", processes=2, cell=options)
     for count in (2, 1):
         folder = tmp_path / str(count)
         stop = f"kill step-00000004.ckpt {folder.with_name(f'killed-{count}')}"
@@ -176,57 +185,11 @@ def test_each_process_uses_its_own_gpu(kind, backend, monkeypatch):
     assert called == [*([device] if bound else []), (backend, options)]
 
 
-COMMON = ["dataset=synthetic", "attention=vanilla", "preset=smoke", "device=cpu", "task.limit=14"]
-COMMON += ["task.evaluation_batch_size=4", "trainer.max_steps=6", "trainer.checkpoint_every=2", "trainer.batch_size=4"]
-COMMON += ["trainer.validate_every=3", "trainer.checkpoint_selection=best", "trainer.log_every=1"]
-TASKS = {
-    "lm": ["pattern=CS", "task.context_lengths=[64]"],
-    "lstf": ["pattern=NC"],
-    "mlm": ["pattern=NS"],
-    "pcc": ["pattern=NC"],
-    "sr": ["pattern=NS"],
-    "sum": ["pattern=CC"],
-    "tts": ["pattern=NS", "backbone=transformer_tts"],
-}
-HAS_BATCH_NORM = ("lstf", "pcc", "tts")
-"""Tasks whose networks normalize over a batch: that of two processes, and a micro-batch of one."""
-
-
-def trained(folder: Path, task: str, *overrides: str, processes: int) -> dict[str, Any]:
-    process = run_cab(*_arguments(folder, task), *overrides, processes=processes)
-    assert process.returncode == 0, process.stderr
-    assert "Warning" not in process.stderr.replace("OMP_NUM_THREADS", "")
-    return the_record(folder)
-
-
-def killed(folder: Path, task: str, at: str) -> None:
-    stop = f"kill {at} {folder.with_name(at)}"
-    assert run_cab(*_arguments(folder, task), processes=2, stop=stop).returncode != 0
-    assert folder.with_name(at).exists(), "it was not killed"
-    assert not list(folder.glob("*.json"))
-
-
-def _arguments(folder: Path, task: str) -> list[str]:
-    return [f"task={task}", *COMMON, *TASKS[task], f"results_dir={folder}"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
-def test_two_processes_that_are_killed_score_what_one_scores(task, tmp_path):
-    """Bit-identical to one process with the same micro-batches.
-
-    With batch norm, training is that of two processes that are not killed, and only the evaluation that of one.
-    """
-    has_batch_norm = task in HAS_BATCH_NORM
-    micro, count = ([], 2) if has_batch_norm else (["trainer.micro_batch_size=2"], 1)
-    expected = trained(tmp_path / "free", task, *micro, processes=count)
-    killed(tmp_path / "two", task, "step-00000004.ckpt")
-    killed(tmp_path / "two", task, "-test.jsonl")
-    two = trained(tmp_path / "two", task, processes=2)
-    assert two["metrics"] == expected["metrics"]
-    assert [entry["validation"] for entry in two["history"]] == [entry["validation"] for entry in expected["history"]]
-    assert (two["cost"]["processes"], two["cost"]["steps"]) == (2, 6)
-    if has_batch_norm:
-        rows = cab("evaluate", str(tmp_path / "two" / f"{two['hash']}.json"), cwd=ROOT).stdout.splitlines()[1:]
-        assert {row.split()[0] for row in rows} == {metric["name"] for metric in two["metrics"]}
-        assert [row for row in rows if row.split()[1] != row.split()[2]] == []
+def test_reversible_layers_of_two_processes_are_those_of_one(tmp_path):
+    losses = []
+    for strategy, count in (("ddp", 1), ("ddp", 2), ("fsdp", 2)):
+        overrides = [f"trainer.strategy={strategy}", "backbone=gpt2_reversible"]
+        run = record(tmp_path / f"{strategy}{count}", *overrides, processes=count, cell=LM)
+        losses.append([entry["loss"] for entry in run["history"]])
+    assert losses[1:] == [pytest.approx(losses[0], abs=1e-4)] * 2
