@@ -17,6 +17,7 @@ import pytest
 
 from cab import executed
 from cab.files.cache import cache_root
+from tests.helpers.command import Command, Printed
 
 if TYPE_CHECKING:  # the process that starts the workers runs no test
     from selenium import webdriver
@@ -121,6 +122,19 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
     monkeypatch.chdir(tmp_path)
     return line
+
+
+@pytest.fixture
+def cab(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command, which ends with ``status``."""
+    from cab.cli.main import main
+
+    def run(*arguments: object, status: int = 0) -> Printed:
+        capsys.readouterr()
+        assert main([*map(str, arguments)]) == status
+        return Printed(*capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,8 @@ longer than most of the commands that are tested.
 
 from __future__ import annotations
 
+import csv
+import io
 import multiprocessing
 import os
 import runpy
@@ -14,13 +16,30 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 STOPPING = ROOT / "tests" / "helpers" / "runs" / "stopping"
 
 _COPIES = multiprocessing.get_context("forkserver")
 _COPIES.set_forkserver_preload(["cab.runner.launch", "cab.runner.run", "matplotlib.figure", "scipy.signal", "pandas"])
+
+
+class Printed(NamedTuple):
+    """What a command printed."""
+
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The rows of a CSV table."""
+        return list(csv.DictReader(io.StringIO(self.out)))
+
+
+Command = Callable[..., Printed]
 
 
 def cab(

@@ -15,7 +15,7 @@ from cab.registry.registries import ATTENTIONS
 
 
 @pytest.fixture(scope="module")
-def script() -> str:
+def script():
     with pytest.MonkeyPatch.context() as patch:
         printed: list[str] = []
         patch.setattr("builtins.print", lambda text: printed.append(text))
@@ -24,7 +24,7 @@ def script() -> str:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_a_tab_in_bash(script: str) -> None:
+def test_a_tab_in_bash(script):
     expected = {
         "": sorted(COMMANDS),
         "ver": ["verify"],
@@ -49,7 +49,7 @@ def test_a_tab_in_bash(script: str) -> None:
     assert dict(zip(expected, replies, strict=True)) == expected, process.stderr
 
 
-def test_every_key_of_a_run_is_offered() -> None:
+def test_every_key_of_a_run_is_offered():
     keys = {override.partition("=")[0] for override in overrides()}
     written_by_commands = {"retry", "tuning"}
     assert KEYS.keys() - written_by_commands - {"trainer", "data"} <= keys
@@ -59,6 +59,5 @@ def test_every_key_of_a_run_is_offered() -> None:
     }
 
 
-def test_zsh_has_a_script(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "zsh"]) == 0
-    assert "#compdef cab" in capsys.readouterr().out
+def test_zsh_has_a_script(cab):
+    assert "#compdef cab" in cab("completion", "zsh").out

@@ -1,9 +1,6 @@
 """`--prepare` lets the tasks read what came."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -13,12 +10,12 @@ from cab.errors import UserError
 from cab.runner.launch import prepare
 
 
-def test_a_ready_set_is_read_by_its_task(official_layout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ready_set_is_read_by_its_task(official_layout, capsys):
     assert main(["data", "download", "weather", "--data-root", str(official_layout), "--prepare"]) == 0
     assert capsys.readouterr().out == f"weather is ready in {official_layout}/lstf\n  prepared for lstf\n"
 
 
-def test_what_the_tasks_make_lies_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_tasks_make_lies_in_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))
     for part in ("train", "validation", "test"):
         (tmp_path / "lm" / part).mkdir(parents=True)
@@ -29,7 +26,7 @@ def test_what_the_tasks_make_lies_in_the_cache(tmp_path: Path, monkeypatch: pyte
     assert made >= {"bpe", "corpus"}
 
 
-def test_what_cannot_be_prepared(official_layout: Path) -> None:
+def test_what_cannot_be_prepared(official_layout):
     assert list(prepare(data_set("gpt2_bpe"), official_layout)) == []
     with pytest.raises(UserError, match=r"no ECL.csv .*: cab data download ecl --data-root"):
         list(prepare(data_set("ecl"), official_layout))

@@ -41,12 +41,10 @@ def rehearsed(sweep: list[str], folder: Path) -> list[Record]:
 
 
 @pytest.mark.parametrize(("change", "status"), [(0.0, 0), (-0.2, 1)])
-def test_the_road_in_small(
-    change: float, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_road_in_small(change, status, tmp_path, monkeypatch, capsys):
     commands: list[list[str]] = []
 
-    def run_sweeps(sweeps: list[list[str]]) -> Report:
+    def run_sweeps(sweeps):
         *rehearsal, checked = sweeps
         assert {"attention=vanilla", "seed=1", "task=probe", "pattern=CC"} <= set(checked)
         record = checked_record()
@@ -71,9 +69,7 @@ def test_the_road_in_small(
     assert commands == [["leaderboard", str(tmp_path), "--with-reference", "--out", str(tmp_path / "leaderboard")]]
 
 
-def test_a_failed_run_has_no_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_run_has_no_verdict(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("cab.runner.launch.run_sweeps", lambda _: Report(failures=["abc: out of memory"]))
     assert demo.run(argparse.Namespace(out=tmp_path)) == 1
     assert "Your installation" not in capsys.readouterr().out

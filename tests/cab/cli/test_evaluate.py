@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -15,20 +14,14 @@ from cab.runner.run import run_cell
 from tests.helpers.runs.processes import run_module
 
 CELL = ["task=probe", "dataset=recall", "backbone=mixer", "pattern=CS", "attention=vanilla", "preset=smoke"]
-FEW = [
-    "trainer.max_steps=2",
-    "task.test_examples=40",
-    "task.evaluation_batch_size=16",
-    "task.examples=64",
-    "device=cpu",
-]
+CELL += ["trainer.max_steps=2", "task.test_examples=40", "task.evaluation_batch_size=16", "task.examples=64"]
+CELL += ["device=cpu"]
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def result(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
-    record = run_cell(compose([*CELL, *FEW, f"results_dir={folder}"])).record
-    assert record is not None
+    record = run_cell(compose([*CELL, f"results_dir={folder}"])).record
     return record_path(folder, record.hash)
 
 
@@ -38,22 +31,19 @@ def table(text: str) -> dict[str, tuple[str, str]]:
     return {row[0]: (row[1], row[2]) for row in rows if row and row[0] in ("accuracy", "sequences")}
 
 
-def test_the_same_evaluation_has_the_recorded_scores(result: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", str(result)]) == 0
-    scores = table(capsys.readouterr().out)
+def test_the_same_evaluation_has_the_recorded_scores(result, cab):
+    scores = table(cab("evaluate", str(result)).out)
     assert len(scores) == 2
     assert all(recorded == evaluated for recorded, evaluated in scores.values())
     assert not list(result.with_suffix("").glob("scores-*"))
 
 
-def test_a_limit_and_another_split_are_named(result: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", str(result), "--limit", "2", "--split", "validation"]) == 0
-    output = capsys.readouterr().out
+def test_a_limit_and_another_split_are_named(result, cab):
+    output = cab("evaluate", str(result), "--limit", "2", "--split", "validation").out
     assert "task.limit was None, is 2" in output
     assert "split validation instead of test" in output
     assert table(output)["sequences"][1] in ("0", "0.5", "1")
-    assert main(["evaluate", str(result), "task.evaluation_batch_size=7"]) == 0
-    output = capsys.readouterr().out
+    output = cab("evaluate", str(result), "task.evaluation_batch_size=7").out
     assert "task.evaluation_batch_size was 16, is 7" in output
     recorded, evaluated = table(output)["accuracy"]
     assert float(evaluated) == pytest.approx(float(recorded), abs=0.02)
@@ -68,28 +58,24 @@ def test_a_limit_and_another_split_are_named(result: Path, capsys: pytest.Captur
         (["--limit", "0"], "task.limit: Input should be greater than or equal to 1"),
     ],
 )
-def test_refused(result: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", str(result), *arguments]) == 2
-    assert message in capsys.readouterr().err
+def test_refused(result, arguments, message, cab):
+    assert message in cab("evaluate", str(result), *arguments, status=2).err
 
 
-def test_weights_are_required(result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_are_required(result, tmp_path, cab):
     shutil.copy(result, tmp_path)
-    assert main(["evaluate", str(tmp_path / result.name)]) == 2
-    assert "has no weights at" in capsys.readouterr().err
+    assert "has no weights at" in cab("evaluate", str(tmp_path / result.name), status=2).err
 
 
-def test_an_interrupted_evaluation_resumes(
-    result: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupted_evaluation_resumes(result, monkeypatch, capsys):
     scored: list[int] = []
     score = DeviceBatches._score
 
-    def interrupted(batches: DeviceBatches, batch: object, function: object, number: int) -> object:
+    def interrupted(batches, batch, function, number):
         scored.append(number)
         if len(scored) == 3:
             raise KeyboardInterrupt
-        return score(batches, batch, function, number)  # type: ignore[arg-type]
+        return score(batches, batch, function, number)
 
     monkeypatch.setattr(DeviceBatches, "_score", interrupted)
     assert main(["evaluate", str(result)]) == 130
@@ -104,7 +90,7 @@ def test_an_interrupted_evaluation_resumes(
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_scores_of_one(result: Path) -> None:
+def test_two_processes_have_the_scores_of_one(result):
     outputs = [run_module("cab", "evaluate", result, processes=count) for count in (1, 2)]
     assert [output.returncode for output in outputs] == [0, 0], outputs[1].stderr
     assert outputs[0].stdout == outputs[1].stdout

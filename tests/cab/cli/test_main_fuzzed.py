@@ -59,7 +59,7 @@ class A(Attention):
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ATTENTIONS, "_entries", {entry.name: entry for entry in ATTENTIONS})
     Path("folder").mkdir()
@@ -115,14 +115,14 @@ def fault_of(arguments: Sequence[str], expected: Sequence[int] = (0, 1, 2)) -> s
 
 @pytest.mark.drawn
 @pytest.mark.slow
-def test_no_command_line_ends_in_an_internal_error() -> None:
+def test_no_command_line_ends_in_an_internal_error():
     commands = [drawn_command(number) for number in range(600 * SCALE)]
     faults = [(arguments, fault) for arguments in commands if (fault := fault_of(arguments))]
     assert not faults, f"CAB_CONFORMANCE_SEED={SEED}: {len(faults)} commands, the first: {faults[0]}"
 
 
-def test_a_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+def test_a_fault_is_found(monkeypatch):
+    def broken(*_):
         raise ZeroDivisionError("a bug")
 
     assert not fault_of(["list", "tasks"])

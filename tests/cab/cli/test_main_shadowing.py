@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ CELL += ["device=cpu", "trainer.max_steps=0", "trainer.max_epochs=null", "result
 
 
 @pytest.fixture
-def hostile(tmp_path: Path) -> Path:
+def hostile(tmp_path):
     """A working folder with a file for each of our packages; importing one ends the process."""
     for name in OURS:
         (tmp_path / f"{name}.py").write_text("import os\nos._exit(77)\n")
@@ -43,19 +42,19 @@ PROGRAM = "import sys; from cab.cli.main import main; sys.exit(main(sys.argv[1:]
     ids=["cab", "module", "pool", "torchrun"],
 )
 @pytest.mark.slow
-def test_a_cell_runs_beside_hostile_files(command: list[str], hostile: Path) -> None:
+def test_a_cell_runs_beside_hostile_files(command, hostile):
     process = run(command, hostile)
     assert process.returncode == 0, process.stderr
     assert len(list((hostile / "results").glob("*.json"))) == 1
 
 
-def test_a_job_of_slurm_imports_ours(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_of_slurm_imports_ours(hostile, monkeypatch):
     """The Python that submitit puts before its own arguments in the batch script."""
     import submitit
 
     given: dict[str, Any] = {}
 
-    def executor(_folder: Path, **options: Any) -> Any:
+    def executor(_folder, **options):
         given.update(options)
         raise RuntimeError("no Slurm here")
 

@@ -1,7 +1,5 @@
 """What must not load torch does not; sizes of decoding states; suggestions for unknown commands."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -42,7 +40,7 @@ HEAVY = ("torch", "scipy.stats", "matplotlib", "hydra")
 
 
 @pytest.mark.parametrize("commands", [LIGHT, COMPOSED, pytest.param(LIGHT_TABLES, marks=pytest.mark.slow)])
-def test_commands_that_need_no_model_load_neither_torch_nor_plotting(commands: tuple[str, ...]) -> None:
+def test_commands_that_need_no_model_load_neither_torch_nor_plotting(commands):
     """All run in one process; the first that loads a module is named. Help and lists do not load pandas either."""
     script = (
         "import sys; from cab.cli.main import main\n"
@@ -58,25 +56,25 @@ def test_commands_that_need_no_model_load_neither_torch_nor_plotting(commands: t
     assert done.stdout
 
 
-def test_the_table_of_decode_states_has_every_attention() -> None:
+def test_the_table_of_decode_states_has_every_attention():
     own = [entry.name for entry in ATTENTIONS if entry.location.module.startswith("attentions.")]
     assert [row["attention"] for row in read_rows("decode_states.csv")] == own
 
 
 @pytest.mark.slow
-def test_the_table_of_decode_states_is_what_is_measured() -> None:
+def test_the_table_of_decode_states_is_what_is_measured():
     measured = {entry.name: measure_decode_state(entry) for entry in ATTENTIONS}
     for row in read_rows("decode_states.csv"):
         assert row["state"] == measured[row["attention"]], f"{row['attention']}: run python -m tools.suite.tables"
 
 
-def test_an_attention_that_is_not_in_the_table_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attention_that_is_not_in_the_table_is_measured(monkeypatch):
     expected = {name: decode_state_size(ATTENTIONS.get(name)) for name in ("vanilla", "linear", "probsparse")}
     monkeypatch.setattr("cab.registry.tables.read_rows", lambda _: ())
     assert {name: decode_state_size(ATTENTIONS.get(name)) for name in expected} == expected
 
 
-def test_ranges_need_the_assertions_of_python() -> None:
+def test_ranges_need_the_assertions_of_python():
     command = [sys.executable, "-O", "-m", "cab", "run", "-m", "seed=range(1,3)"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -7,7 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,7 @@ def start(stdout: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_reader_that_exits_ends_the_command_quietly() -> None:
+def test_a_reader_that_exits_ends_the_command_quietly():
     reading, writing = os.pipe()
     os.close(reading)
     done = start(writing)
@@ -41,7 +40,7 @@ def test_a_reader_that_exits_ends_the_command_quietly() -> None:
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="/dev/full")
-def test_a_full_stdout_is_one_line() -> None:
+def test_a_full_stdout_is_one_line():
     with FULL.open("w") as full:
         done = start(full.fileno())
     assert done.returncode == 2
@@ -61,20 +60,20 @@ def test_a_full_stdout_is_one_line() -> None:
     ],
     ids=["torch-small", "torch-large", "numpy", "text"],
 )
-def test_a_full_disk_is_recognized(write: Callable[[], object]) -> None:
+def test_a_full_disk_is_recognized(write):
     with pytest.raises((OSError, RuntimeError)) as caught:
         write()
     assert is_full_disk(caught.value)
 
 
-def test_other_errors_are_not_a_full_disk() -> None:
+def test_other_errors_are_not_a_full_disk():
     for error in (OSError(errno.EACCES, "no space left on device"), RuntimeError("shape"), UserError("no space left")):
         assert not is_full_disk(error)
     assert is_full_disk(Exception("I/O error: No space left on device (os error 28)"))  # of a library in Rust
 
 
-def test_a_full_cache_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(folder: Path) -> None:
+def test_a_full_cache_is_one_line(tmp_path, monkeypatch):
+    def build(folder):
         raise OSError(errno.ENOSPC, "No space left on device", str(folder))
 
     monkeypatch.setenv("CAB_CACHE", str(tmp_path))
@@ -83,7 +82,7 @@ def test_a_full_cache_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [path.suffix for path in tmp_path.iterdir()] in ([], [".lock"])
 
 
-def test_a_warning_is_printed_once_per_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_warning_is_printed_once_per_command(capsys):
     for _ in range(2):
         log_to_terminal(logging.WARNING, "%(message)s", force=True)
         for text in ("first", "second", "first"):

@@ -21,7 +21,7 @@ def record_path(row: dict[str, str]) -> Path:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["hash"])
-def test_its_rows_are_those_of_the_records(row: dict[str, str]) -> None:
+def test_its_rows_are_those_of_the_records(row):
     record = Record.read(record_path(row))
     names = ("task", "backbone", "pattern", "attention", "seed")
     assert [str(record.cell[name]) for name in names] == [row[name] for name in names]
@@ -31,7 +31,7 @@ def test_its_rows_are_those_of_the_records(row: dict[str, str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["vanilla", "sigmoid"])
-def test_a_repeated_result_is_that_of_its_record(attention: str, tmp_path: Path) -> None:
+def test_a_repeated_result_is_that_of_its_record(attention, tmp_path):
     """Another processor rounds sums otherwise, so the score may differ a little."""
     [row] = [row for row in ROWS if (row["task"], row["pattern"], row["attention"]) == ("probe", "NC", attention)]
     assert main(["reproduce", str(record_path(row)), "--results-dir", str(tmp_path)]) in (0, 1)

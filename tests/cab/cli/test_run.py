@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
-import pytest
 import yaml
 
-from cab.cli.main import main
 from cab.cli.run import _task_table
 from tests.helpers.made_records import make_record
 
@@ -20,49 +16,9 @@ def overrides(**changes: str) -> list[str]:
     return [f"{key}={value}" for key, value in {**CELL, "preset": "smoke", "device": "cpu", **changes}.items()]
 
 
-Refused = Callable[..., None]
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"attention": "vanila"}, ["unknown attention 'vanila'", "did you mean 'vanilla'"]),
-        ({"backbone": "infomer"}, ["unknown backbone", "'informer'"]),
-        ({"task": "lst"}, ["unknown task", "'lstf'"]),
-        ({"dataset": "eth1"}, ["unknown dataset", "'etth1'"]),
-        ({"pattern": "XX"}, ["unknown pattern", "NS"]),
-        ({"preset": "papr"}, ["unknown preset", "'paper'"]),
-        ({"attention": "s4d"}, ["'s4d' does not support pattern NC", "NS CS", "cab list attentions"]),
-        ({"pattern": "CC"}, ["'informer' has no attention layer with pattern CC", "NS CS NC"]),
-        ({"attention.num_landmarks": "3"}, ["attention 'vanilla' has no option 'num_landmarks'"]),
-        ({"backbone.depth": "3"}, ["backbone 'informer' has no option 'depth'", "encoder_layers"]),
-        ({"task.horizon": "3"}, ["task 'lstf' has no option 'horizon'", "pred_len"]),
-        ({"task.seq_len": "900000"}, ["shorter than one window", "seq_len"]),
-        ({"other_attention": "vanila"}, ["unknown attention 'vanila'"]),
-        (
-            {"dataset": "etth1", "data_root": "nowhere"},
-            ["the folder data_root=nowhere does not exist", "cab data download etth1"],
-        ),
-    ],
-    ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else "",
-)
-def test_a_mistake_is_one_line_and_writes_nothing(change: dict[str, str], words: list[str], refused: Refused) -> None:
-    refused("run", *overrides(**change), words=words)
-
-
-@pytest.mark.parametrize("missing", ["a task", "a dataset", "an attention", "a pattern"])
-def test_a_missing_override_is_named(missing: str, refused: Refused) -> None:
-    name = missing.split()[1]
-    arguments = [override for override in overrides() if not override.startswith(f"{name}=")]
-    refused("run", *arguments, words=[f"name {missing}: {name}=NAME"])
-
-
-def test_the_configuration_is_printed_with_the_values_of_the_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_configuration_is_printed_with_the_values_of_the_tables(tmp_path, monkeypatch, cab):
     monkeypatch.chdir(tmp_path)
-    assert main(["run", "--cfg", "job", *overrides(preset="paper", attention="abc", seed="7")]) == 0
-    printed = capsys.readouterr().out
+    printed = cab("run", "--cfg", "job", *overrides(preset="paper", attention="abc", seed="7")).out
     config = yaml.safe_load(printed)
     assert (config["seed"], config["attention"]) == (
         7,
@@ -73,16 +29,14 @@ def test_the_configuration_is_printed_with_the_values_of_the_tables(
     assert not list(tmp_path.iterdir())
 
 
-def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", *overrides(attention="vanila"), "--debug"]) == 2
-    assert "Traceback" in capsys.readouterr().err
+def test_debug_shows_the_traceback(cab):
+    assert "Traceback" in cab("run", *overrides(attention="vanila"), "--debug", status=2).err
 
 
-def test_a_sweep_skips_what_cannot_run_and_is_done_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_skips_what_cannot_run_and_is_done_once(tmp_path, cab):
     sweep = ["-m", *overrides(attention="probsparse,none", pattern="NC", results_dir=str(tmp_path / "r"))]
     sweep.append("trainer.max_steps=1")
-    assert main(["run", *sweep]) == 0
-    first = capsys.readouterr()
+    first = cab("run", *sweep)
     assert "skipped: attention 'probsparse' does not support pattern NC" in first.err
     [path] = (tmp_path / "r").glob("*.json")
     record = json.loads(path.read_text())
@@ -91,14 +45,13 @@ def test_a_sweep_skips_what_cannot_run_and_is_done_once(tmp_path: Path, capsys: 
     assert set(record["baselines"]) == {"repeat_last_value", "repeat_last_day", "ridge"}
     assert record["cost"]["params"] > 0
     stamp = path.stat().st_mtime_ns
-    assert main(["run", *sweep]) == 0
-    second = capsys.readouterr()
+    second = cab("run", *sweep)
     assert second.out == first.out
     assert second.err.count("cached: ") == 1
     assert path.stat().st_mtime_ns == stamp
 
 
-def test_a_table_of_runs_names_what_differs() -> None:
+def test_a_table_of_runs_names_what_differs():
     place = {"dataset": "synthetic", "pattern": "CS", "preset": "smoke", "attention": "none", "verified": True}
     baselines = [{"ridge": {"mse": value}, "zero": {"mse": 1.0}} for value in (0.5, 0.25)]
     records = [

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
 import yaml
 
-from cab.cli.main import main
 from cab.cli.run_help import help_text
 from cab.config.run_config import KEYS, DataConfig, TrainerConfig
 from cab.registry.options import annotations_of
@@ -21,7 +19,7 @@ def options(text: str) -> dict[str, tuple[str, str]]:
     return {name: (default, about) for name, default, about in found}
 
 
-def test_every_option_has_a_line_with_its_default_and_what_it_is() -> None:
+def test_every_option_has_a_line_with_its_default_and_what_it_is():
     found = options("\n".join(map(help_text, ([], ["trainer=default", "cluster=local,slurm"]))))
     groups = {"task", "dataset", "backbone", "attention", "trainer", "logger", "cluster", "data"}
     expected = KEYS.keys() - groups - {"preset", "pattern"}
@@ -37,16 +35,15 @@ def test_every_option_has_a_line_with_its_default_and_what_it_is() -> None:
     assert found["data_root"][0] == "$CAB_DATA"
 
 
-def test_the_help_fits_two_screens_and_lists_data_sets_by_task() -> None:
+def test_the_help_fits_two_screens_and_lists_data_sets_by_task():
     text = help_text([])
     assert len(text.splitlines()) <= 90
     for task in TASKS:
         assert re.search(rf"^  {task.name} .*{task.datasets[0]}", text, flags=re.MULTILINE)
 
 
-def test_the_options_of_what_is_named_come_besides(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "task=lstf", "attention=abc,local", "--help"]) == 0
-    found = options(capsys.readouterr().out)
+def test_the_options_of_what_is_named_come_besides(cab):
+    found = options(cab("run", "task=lstf", "attention=abc,local", "--help").out)
     assert found["attention.num_landmarks"] == ("16", "memory slots r of each head.")
     assert found["attention.extent"][0] == "total"
     names = {f"task.{name}" for name in TASKS.get("lstf").options}

@@ -25,7 +25,7 @@ OF_RESULTS = ("--normalization", "results")
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Path:
+def records(tmp_path):
     """Three attentions, two data sets, three seeds, as `cab run` leaves them, of a task that Table 3 does not have."""
     folder = tmp_path / "records"
     values = {"vanilla": 1.0, "abc": 1.02, "none": 4.0}
@@ -38,14 +38,12 @@ def records(tmp_path: Path) -> Path:
     return folder
 
 
-def csv_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> pd.DataFrame:
-    assert main([*arguments, "--csv"]) == 0
-    return pd.read_csv(io.StringIO(capsys.readouterr().out))
+def csv_of(cab, *arguments: str) -> pd.DataFrame:
+    return pd.read_csv(io.StringIO(cab(*arguments, "--csv").out))
 
 
-def test_score_as_a_table(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["score", str(records), *OF_RESULTS]) == 0
-    metrics, other, index = capsys.readouterr().out.split("\n\n")
+def test_score_as_a_table(records, cab):
+    metrics, other, index = cab("score", str(records), *OF_RESULTS).out.split("\n\n")
     assert metrics.splitlines()[:3] == [
         "mine etth1 M informer NC (mini)",
         "attention          mse  mse_all_windows  seeds",
@@ -60,16 +58,14 @@ def test_score_as_a_table(records: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert lines[5] == "  mine: mse of informer etth1 M, informer etth2 M"
 
 
-def test_published_indices_are_printed_and_recomputed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["score", PAPER, "--pattern", "CS"]) == 0
-    out, err = capsys.readouterr()
+def test_published_indices_are_printed_and_recomputed_on_request(cab):
+    out, err = cab("score", PAPER, "--pattern", "CS")
     caption, header, *lines = out.split("\n\n")[-1].splitlines()
     assert caption == "compositional index; published: as printed"
     assert header.split() == ["CS", "all", "tts", "sum", "lm", "seeds"]
     assert lines[-1].split() == ["vanilla", "-", "-0.047", "0.784", "-", "-"]
     assert "official" not in out + err
-    assert main(["score", PAPER, "--pattern", "CS", "--normalization", "official"]) == 0
-    out, err = capsys.readouterr()
+    out, err = cab("score", PAPER, "--pattern", "CS", "--normalization", "official")
     lines = [re.sub(r" \(.*?\)+ ", " ", line).split() for line in out.splitlines() if "published)" in line]
     assert ["vanilla", "-", "-0.047", "0.784", "-", "-"] in lines
     recomputed = [line.split() for line in out.splitlines() if line.startswith("vanilla (recomputed")]
@@ -77,58 +73,51 @@ def test_published_indices_are_printed_and_recomputed_on_request(capsys: pytest.
     assert "note: CS lm: no index for vanilla (not given in the paper: gpt2 pg19 ppl" in err
 
 
-def test_partial_has_no_effect_without_an_index(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_partial_has_no_effect_without_an_index(records, capsys):
     assert main(["score", str(records), "--partial", "--score", "metrics"]) == 0
     assert "note: --partial has no effect: no index is printed" in capsys.readouterr().err
 
 
-def test_ablation_requires_an_index(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ablation_requires_an_index(records, cab):
     for arguments in (["results/core"], [str(records), "--score", "metrics"]):
-        assert main(["score", *arguments, "--show", "ablation"]) == 2
-        assert "--show ablation requires an index" in capsys.readouterr().err
+        assert "--show ablation requires an index" in cab("score", *arguments, "--show", "ablation", status=2).err
 
 
-def test_published_results_have_no_version_of_their_own(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    metrics = csv_of(capsys, "score", str(records), PAPER, "--score", "metrics")
+def test_published_results_have_no_version_of_their_own(records, cab):
+    metrics = csv_of(cab, "score", str(records), PAPER, "--score", "metrics")
     assert set(metrics["preset"]) == {"mini", "published"}
     assert metrics.groupby("source")["seeds"].agg(["min", "max"]).loc["own"].tolist() == [3, 3]
     assert metrics.loc[metrics["source"] == "published", "seeds"].isna().all()
 
 
-def test_every_result_has_its_metrics_and_a_score_or_the_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_result_has_its_metrics_and_a_score_or_the_reason(tmp_path, cab):
     """Two attentions, two tasks and two seeds on generated data outside the suite; one metric lacks a seed."""
     for task, backbone in (("lstf", "informer"), ("pcc", "pointr")):
         for name, seed in itertools.product(("vanilla", "abc"), (1, 2)):
             cell = {"task": task, "backbone": backbone, "attention": name, "seed": seed, "dataset": "synthetic"}
             value = None if (task, name, seed) == ("pcc", "abc", 2) else 0.5
             make_record({"mse": 1.0 + seed, "mae": value}, **cell, preset="paper").write(tmp_path)
-    assert main(["score", str(tmp_path)]) == 0
-    out, err = capsys.readouterr()
+    out, err = cab("score", str(tmp_path))
     assert ["vanilla", "2.5", "±", "0.71", "0.5", "±", "0", "2"] in [line.split() for line in out.splitlines()]
     assert [line.split() for line in out.splitlines() if "(1)" in line] == [
         ["abc", "2.5", "±", "0.71", "0.5", "(1)", "2"]
     ]
     for place in ("lstf synthetic multivariate informer NC", "pcc synthetic multivariate pointr NC"):
         assert f"note: paper {place}: no score: generated data outside the cells of the suite" in err
-    assert main(["score", str(tmp_path), "--show", "pairwise"]) == 2
-    assert "no score to show: paper lstf" in capsys.readouterr().err
-    metrics = csv_of(capsys, "score", str(tmp_path))
+    assert "no score to show: paper lstf" in cab("score", str(tmp_path), "--show", "pairwise", status=2).err
+    metrics = csv_of(cab, "score", str(tmp_path))
     assert sorted(metrics["seeds"]) == [1, *[2] * 7]
 
 
-def test_runs_with_other_settings_are_rows_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_with_other_settings_are_rows_of_their_own(tmp_path, cab):
     for seed, rate in enumerate((0.1, 0.1, 0.01)):
         config = {"trainer": {"learning_rate": rate}}
         make_record({"mse": 1.0}, attention="abc", seed=seed, config=config).write(tmp_path)
-    metrics = csv_of(capsys, "score", str(tmp_path), "--score", "metrics")
+    metrics = csv_of(cab, "score", str(tmp_path), "--score", "metrics")
     assert metrics.set_index("attention")["seeds"].to_dict() == {"abc": 2, "abc [trainer.learning_rate=0.01]": 1}
 
 
-def test_a_lost_seed_has_one_number_and_one_text_in_every_form(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lost_seed_has_one_number_and_one_text_in_every_form(tmp_path, capsys, cab):
     """Seeds with 30 and 32 and a diverged one: 31 of 2 seeds, and no index."""
     own, out = tmp_path / "own", tmp_path / "out"
     cell: dict[str, Any] = {"task": "sum", "dataset": "multi_news", "config_variant": "", "backbone": "transformer"}
@@ -141,9 +130,9 @@ def test_a_lost_seed_has_one_number_and_one_text_in_every_form(
     Record.failed(about, metrics=metrics, **lost).write(own)
     text = "1 of 3 without a score (diverged)"
 
-    score = csv_of(capsys, "score", str(own), "--score", "metrics").set_index("metric").loc["rouge1"]
+    score = csv_of(cab, "score", str(own), "--score", "metrics").set_index("metric").loc["rouge1"]
     assert (score["mean"], score["seeds"], score["missing"]) == (31, 2, text)
-    index = csv_of(capsys, "score", str(own), "--score", "index").set_index("task").loc["sum"]
+    index = csv_of(cab, "score", str(own), "--score", "index").set_index("task").loc["sum"]
     assert (pd.isna(index["index"]), index["seeds"]) == (True, 0)
     assert index["missing"].startswith(text)
     assert main(["paper", "table3", str(own), "--format", "csv"]) == 0
@@ -160,20 +149,16 @@ def test_a_lost_seed_has_one_number_and_one_text_in_every_form(
     assert text in (out / "index.html").read_text()
     capsys.readouterr()
     for style in ("markdown", "latex"):
-        assert main(["leaderboard", str(own), "--format", style]) == 0
-        shown = capsys.readouterr().out
+        shown = cab("leaderboard", str(own), "--format", style).out
         assert "31 ± 1.4" in shown or r"31 $\pm$ 1.4" in shown
         assert text in shown.replace("\\", "")
-    assert main(["score", str(own), "--score", "metrics"]) == 0
-    assert text in capsys.readouterr().err
+    assert text in cab("score", str(own), "--score", "metrics").err
 
 
 @pytest.mark.parametrize(
     "command", ["score", "score --score index --csv", "paper table3", "correlation", "leaderboard --format markdown"]
 )
-def test_own_cells_of_preset_paper_meet_the_published_results(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_own_cells_of_preset_paper_meet_the_published_results(command, tmp_path, cab):
     """Finished cells of one task, which are no whole pattern."""
     place = {"task": "pcc", "dataset": "pcn", "config_variant": "", "backbone": "pointr", "preset": "paper"}
     for name, value in (("vanilla", 7.0), ("abc", 8.0)):
@@ -182,50 +167,46 @@ def test_own_cells_of_preset_paper_meet_the_published_results(
     name, *options = command.split()
     arguments = options if name == "paper" else []
     options = [] if name == "paper" else options
-    assert main([name, *arguments, str(tmp_path), PAPER, *options]) == 0
-    assert capsys.readouterr().out
+    assert cab(name, *arguments, str(tmp_path), PAPER, *options).out
 
 
-def test_score_says_where_official_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_says_where_official_is_corrected(capsys, cab):
     assert main(["score", PAPER, "--pattern", "NS", "--normalization", "official"]) == 0
     assert "mean of NS sum rougeL is 31.95889, not 31.96889" in capsys.readouterr().err
-    assert main(["score", PAPER, "--pattern", "CC", "--normalization", "official"]) == 0
-    assert capsys.readouterr().err == ""
+    assert cab("score", PAPER, "--pattern", "CC", "--normalization", "official").err == ""
 
 
-def test_score_shows_orders_and_benefit(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    orders = csv_of(capsys, "score", str(records), "--show", "pairwise", *OF_RESULTS)
+def test_score_shows_orders_and_benefit(records, cab):
+    orders = csv_of(cab, "score", str(records), "--show", "pairwise", *OF_RESULTS)
     names = ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict", "source", "normalization"]
     assert list(orders.columns) == names
     assert orders["verdict"].tolist() == ["undecided", "better", "better"] * 2
-    benefit = csv_of(capsys, "score", str(records), "--show", "ablation", *OF_RESULTS)
+    benefit = csv_of(cab, "score", str(records), "--show", "ablation", *OF_RESULTS)
     assert benefit[["task", "best"]].to_numpy().tolist() == [["mine", "abc"]]
-    assert main(["score", str(records), "--show", "ablation", *OF_RESULTS]) == 0
-    assert capsys.readouterr().out.split()[:6] == list(benefit.columns)[:6]
+    assert cab("score", str(records), "--show", "ablation", *OF_RESULTS).out.split()[:6] == list(benefit.columns)[:6]
 
 
-def test_partial_indices_have_their_own_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_partial_indices_have_their_own_names(tmp_path, cab):
     for name, variant in itertools.product(("vanilla", "abc"), "MS"):
         cell = {"dataset": "weather", "config_variant": variant, "attention": name, "preset": "paper"}
         make_record({"mse": 0.5, "mae": 0.5}, **cell).write(tmp_path)
-    index = csv_of(capsys, "score", str(tmp_path), "--score", "index")
+    index = csv_of(cab, "score", str(tmp_path), "--score", "index")
     assert index["index"].isna().all()
-    index = csv_of(capsys, "score", str(tmp_path), "--score", "index", "--partial")
+    index = csv_of(cab, "score", str(tmp_path), "--score", "index", "--partial")
     assert set(index["task"]) == {"lstf (partial: 2 of 10 values)", "all (partial: 2 of 11 values)"}
     assert index["index"].notna().all()
 
 
-def test_nothing_to_correlate_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["correlation", PAPER, "--task", "lstf"]) == 0
-    output = capsys.readouterr()
+def test_nothing_to_correlate_is_said(cab):
+    output = cab("correlation", PAPER, "--task", "lstf")
     assert output.out == ""
     assert output.err == (
         "note: nothing to correlate: two patterns, or two tasks of a pattern, must have an index; name more\n"
     )
 
 
-def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
-    pairs = csv_of(capsys, "correlation", PAPER, "--normalization", "official")
+def test_correlation(cab):
+    pairs = csv_of(cab, "correlation", PAPER, "--normalization", "official")
     names = ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
     assert [name for name in pairs.columns if name in names] == names
     counts = {("task", 11), ("pattern", 6), ("benchmark", 4)}
@@ -233,96 +214,76 @@ def test_correlation(capsys: pytest.CaptureFixture[str]) -> None:
         assert set(rows["kind"].value_counts().items()) == counts
     stamps = pairs[["source", "normalization"]].fillna("").drop_duplicates().itertuples(index=False, name=None)
     assert set(stamps) == {("published", ""), ("recomputed", "printed"), ("recomputed", "official")}
-    assert main(["correlation", PAPER]) == 0
-    out = capsys.readouterr().out
+    out = cab("correlation", PAPER).out
     assert "1 shared attention, at least 3 required" in out
     rows = [re.split(r"\s{2,}", line) for line in out.splitlines() if line.startswith("all      NS - CS")]
     assert [row[2:4] for row in rows] == [["recomputed (printed indices)", "0.38"], ["published", "0.68"]]
 
 
-def test_own_and_published_results_in_one_call(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_and_published_results_in_one_call(records, cab):
     """Each source has the values that it has alone; names and a column distinguish them."""
     for command in (["score", "--score", "index"], ["correlation"]):
         own, published, both = (
-            csv_of(capsys, command[0], *sources, *command[1:], *OF_RESULTS)
+            csv_of(cab, command[0], *sources, *command[1:], *OF_RESULTS)
             for sources in ([str(records)], [PAPER], [str(records), PAPER])
         )
         alone = pd.concat([own, published])
         keys = [name for name in ("kind", "source", "pattern", "task", "attention", "a", "b") if name in both]
         frames = (frame[both.columns].sort_values(keys, ignore_index=True) for frame in (both, alone))
         pd.testing.assert_frame_equal(*frames, check_dtype=False)
-    assert main(["score", str(records), PAPER, "--score", "index"]) == 0
-    assert "vanilla (published)" in capsys.readouterr().out
+    assert "vanilla (published)" in cab("score", str(records), PAPER, "--score", "index").out
 
 
-def test_efficiency_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lengths = csv_of(capsys, "crossover", COSTS, "--protocol", "paper")
+def test_efficiency_length(tmp_path, cab):
+    lengths = csv_of(cab, "crossover", COSTS, "--protocol", "paper")
     assert list(lengths.columns) == ["attention", "pattern", "phase", "resource", "length", "r2", "low", "high"]
     assert lengths[["resource", "length"]].to_numpy().tolist() == [["time", 1877], ["memory", 70]]
-    assert main(["crossover", COSTS]) == 0
-    assert "extrapolated beyond the measured 256 to 8,192" in capsys.readouterr().out
+    assert "extrapolated beyond the measured 256 to 8,192" in cab("crossover", COSTS).out
     lines = ["attention,pattern,phase,length,seconds,bytes,complexity"]
     for n in (256, 512, 1024, 2048, 4096):
         lines += [f"vanilla,NC,forward,{n},{n * n},{n * n},n^2", f"abc,NC,forward,{n},{n / 2},{9 * n},n"]
         lines += [f"eager,NC,forward,{n},{2 * n * n},{5 * n * n},n^2"]
     (tmp_path / "costs.csv").write_text("\n".join(lines))
-    lengths = csv_of(capsys, "crossover", str(tmp_path / "costs.csv")).set_index(["attention", "resource"])
+    lengths = csv_of(cab, "crossover", str(tmp_path / "costs.csv")).set_index(["attention", "resource"])
     assert lengths["length"].tolist() == ["always", "never", "9", "never"]
-    assert main(["crossover", str(tmp_path / "costs.csv")]) == 0
-    out = capsys.readouterr().out
+    out = cab("crossover", str(tmp_path / "costs.csv")).out
     for baseline in ("vanilla", "eager"):
         assert f"length above which each attention is cheaper than {baseline}" in out
 
 
-def test_audit(capsys: pytest.CaptureFixture[str]) -> None:
-    audit = csv_of(capsys, "paper", "audit")
+def test_audit(cab):
+    audit = csv_of(cab, "paper", "audit")
     names = ["table", "pattern", "task", "attention", "printed", "recomputed", "low", "high", "verdict"]
     assert (list(audit.columns), len(audit)) == (names, 210)
-    assert main(["paper", "audit"]) == 0
-    out = capsys.readouterr().out
+    out = cab("paper", "audit").out
     assert re.search(r"index of a task +official +58 ", out)
     assert re.search(r"average over tasks +official +15 ", out)
     assert all(name in out for name in ("official", "paper", "results"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["score", "EMPTY"], f"run a cell first, for example: `{EXAMPLE_COMMAND}`"),
-        (["score", "EMPTY/nothing"], "EMPTY/nothing does not exist: name a folder of records"),
-        (["score", "RECORDS", "--score", "K"], "no score to show: the results have index; use --score"),
-        (["score", PAPER, "--preset", "mini"], "no result has preset 'mini' (available: published)"),
-        (
-            ["score", "RECORDS", "--csv", "--normalization", "papers"],
-            "unknown normalization 'papers': did you mean 'paper'",
-        ),
-        (["correlation", "EMPTY"], "no valid result in EMPTY;"),
-        (["crossover", "EMPTY/costs.csv"], "no cost file at"),
-        (["crossover", COSTS, "--baseline", "eager"], "unknown baseline 'eager'"),
-        (["crossover", COSTS, "--protocol", "other"], "unknown protocol 'other'"),
-        (["paper", "audit", "--normalization", "none"], "unknown normalization 'none'"),
-        (["reproduce", "RECORDS", "--tolerance", "nan"], "--tolerance must be at least 0, got nan"),
-    ],
-)
-def test_mistakes_are_one_clear_line(
-    arguments: list[str], message: str, records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "empty").mkdir()
-    words = (*arguments, message)
-    *filled, expected = (
-        word.replace("EMPTY", str(tmp_path / "empty")).replace("RECORDS", str(records)) for word in words
-    )
-    assert main(filled) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert expected in err
-    assert err.startswith("cab: error: ")
-    assert err.count("\n") == 1
+MISTAKES = f"""
+score EMPTY -> run a cell first, for example: `{EXAMPLE_COMMAND}`
+score EMPTY/nothing -> EMPTY/nothing does not exist: name a folder of records
+score RECORDS --score K -> no score to show: the results have index; use --score
+score {PAPER} --preset mini -> no result has preset 'mini' (available: published)
+score RECORDS --csv --normalization papers -> unknown normalization 'papers': did you mean 'paper'
+correlation EMPTY -> no valid result in EMPTY;
+crossover EMPTY/costs.csv -> no cost file at
+crossover {COSTS} --baseline eager -> unknown baseline 'eager'
+crossover {COSTS} --protocol other -> unknown protocol 'other'
+paper audit --normalization none -> unknown normalization 'none'
+reproduce RECORDS --tolerance nan -> --tolerance must be at least 0, got nan
+"""
 
 
-def test_broken_records_are_left_out_with_a_warning(
-    records: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("mistake", MISTAKES.strip().splitlines())
+def test_a_mistake_is_one_line(mistake, records, refused):
+    Path("empty").mkdir()
+    command, _, words = mistake.replace("EMPTY", "empty").replace("RECORDS", records.name).partition(" -> ")
+    assert refused(*command.split(), words=[words]).startswith("cab: error: ")
+
+
+def test_broken_records_are_left_out_with_a_warning(records, capsys, caplog):
     (records / "broken.json").write_text('{"schema": 2, "hash')
     assert main(["score", str(records), *OF_RESULTS, "--csv"]) == 0
     assert "broken.json is not a valid result record" in caplog.text

@@ -1,10 +1,7 @@
 """`cab status` of a folder that has other files than records."""
 
-from __future__ import annotations
-
 import csv
 import json
-from pathlib import Path
 
 import pytest
 
@@ -16,13 +13,7 @@ READERS = (["status"], ["score"], ["leaderboard", "--out", "out"], ["correlation
 
 
 @pytest.mark.parametrize("command", READERS, ids=lambda command: command[0])
-def test_many_foreign_files_are_a_few_lines(
-    command: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_many_foreign_files_are_a_few_lines(command, tmp_path, capsys, caplog, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for value, name in enumerate(("vanilla", "abc")):
         make_record({"mse": 1.0 + value, "mae": 1.0}, attention=name).write(tmp_path / "results")
@@ -41,12 +32,9 @@ def test_many_foreign_files_are_a_few_lines(
     ("command", "settings"),
     [("cab run", {""}), ("cab run trainer.added=3", {"trainer.added=default", "trainer.added=3"})],
 )
-def test_an_option_that_an_earlier_run_lacks_is_shown_if_the_command_sets_it(
-    command: str, settings: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_option_that_an_earlier_run_lacks_is_shown_if_the_command_sets_it(command, settings, tmp_path, cab):
     make_record({"mse": 1.0}, command="cab run").write(tmp_path)
     make_record({"mse": 1.0}, command=command, config={"trainer": {"added": 3}}).write(tmp_path)
-    assert main(["status", str(tmp_path), "--csv"]) == 0
-    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    rows = list(csv.DictReader(cab("status", str(tmp_path), "--csv").out.splitlines()))
     assert len(rows) == 2
     assert {row["settings"] for row in rows} == settings

@@ -1,7 +1,5 @@
 """`cab verify`: names, files, tables, exit statuses."""
 
-from __future__ import annotations
-
 import abc
 import csv
 import io
@@ -137,29 +135,3 @@ def test_options_of_a_part_are_verified_alone_and_in_the_stack(capsys):
     assert status == 0, err
     names = [row[0] for row in csv.reader(io.StringIO(out))][1:]
     assert names[-2:] == ["gla short_convolution=4", "linear,gla gla.short_convolution=4"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("vanilla position=rope --pattern CS", "attention 'vanilla' has no option 'position'"),
-        ("vanilla positions=rope --pattern CC", "positions=rope requires pattern NS or CS, got pattern CC"),
-        ("vanilla positions=rope --record rows.csv", "--record requires all checks with seed 0 and default options"),
-        ("positions=rope", "name an attention"),
-        ("vanila", "did you mean 'vanilla'"),
-        ("vanilla --pattern XS", "unknown pattern 'XS'"),
-        ("vanilla --checks causal", "unknown check 'causal': did you mean 'causality'"),
-        ("local --pattern CC", "'local' does not support pattern CC (supported: NS, CS)"),
-        ("vanilla --pattern NS --checks causality", "none of these checks applies"),
-        ("vanilla --device nowhere", "device 'nowhere' is not available"),
-        ("missing.py:A", "file 'missing.py' does not exist"),
-        ("mine_to_verify.py --pattern CS", "name a class"),
-        ("mine_to_verify.py:Nothing --pattern CS", "no torch.nn.Module class 'Nothing' in"),
-        ("mine_to_verify.py:NotAModule --pattern CS", "it has: Mean, Leaky"),
-        ("mine_to_verify.py:Mean", "name its pattern with --pattern"),
-        ("broken.py:A --pattern CS", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
-    ],
-)
-def test_mistakes_exit_with_two(refused, file, arguments, message):
-    (file.parent / "broken.py").write_text("import nothing_of_this_name\n")
-    refused("verify", *arguments.split(), words=[message])

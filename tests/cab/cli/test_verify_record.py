@@ -1,7 +1,5 @@
 """`cab verify --record`: a row for what passed, none for what did not, and nothing twice."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import re
@@ -80,8 +78,7 @@ def test_a_row_a_pair_and_nothing_twice(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"code_hash": "0" * 16}, {"contract": "0" * 16}, {"checks_hash": "0" * 16}, {"torch_version": "2.0"}],
+    "change", [{"code_hash": "0" * 16}, {"contract": "0" * 16}, {"checks_hash": "0" * 16}, {"torch_version": "2.0"}]
 )
 def test_what_changed_is_verified_anew(capsys, tmp_path, change):
     record = tmp_path / "verified.csv"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +27,7 @@ def composed(*overrides: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("row", read_table("lstf"), ids=lambda row: f"{row['dataset']}-{row['features']}")
-def test_every_data_set_has_its_windows_and_the_whole_recipe(row: dict[str, str]) -> None:
+def test_every_data_set_has_its_windows_and_the_whole_recipe(row):
     config = composed("preset=paper", f"dataset={row['dataset']}", f"task.features={row['features']}")
     windows = ("seq_len", "label_len", "pred_len")
     assert [config["task"][name] for name in windows] == [int(row[name]) for name in windows]
@@ -51,19 +49,19 @@ def test_every_data_set_has_its_windows_and_the_whole_recipe(row: dict[str, str]
     }
 
 
-def test_every_data_set_has_a_row() -> None:
+def test_every_data_set_has_a_row():
     rows = {(row["dataset"], row["features"]) for row in read_table("lstf")}
     assert {(dataset, features) for dataset in TASKS.get("lstf").datasets for features in "MS"} <= rows
 
 
-def test_table_1_and_the_windows_agree() -> None:
+def test_table_1_and_the_windows_agree():
     """By hand from Table 1: ETT (ETTh1), Weather and ECL, multivariate."""
     windows = {row["dataset"]: row for row in read_table("lstf") if row["features"] == "M"}
     for dataset, lengths in {"etth1": (336, 720), "weather": (720, 720), "ecl": (336, 960)}.items():
         assert (int(windows[dataset]["seq_len"]), int(windows[dataset]["pred_len"])) == lengths
 
 
-def test_table_5_speaks_of_one_cell_only() -> None:
+def test_table_5_speaks_of_one_cell_only():
     for row in read_table("table5"):
         told = tuned_options(row["task"], row["backbone"], row["pattern"], row["attention"])
         assert told[row["option"]] == yaml.safe_load(row["value"])
@@ -72,7 +70,7 @@ def test_table_5_speaks_of_one_cell_only() -> None:
     assert tuned_options("sum", "transformer", "CS", "abc")["num_landmarks"] == 64
 
 
-def test_preset_mini_has_options_for_its_lengths() -> None:
+def test_preset_mini_has_options_for_its_lengths():
     for row in read_rows("suite/options.csv"):
         entry = ATTENTIONS.get(row["attention"])
         assert row["option"] in entry.options, row
@@ -88,7 +86,7 @@ def test_preset_mini_has_options_for_its_lengths() -> None:
         assert composed("dataset=synthetic", *overrides.split())["attention"][option] == value, overrides
 
 
-def test_the_command_line_wins() -> None:
+def test_the_command_line_wins():
     chosen = {
         "task": {"seq_len": 99, "test_windows": "all"},
         "backbone": {"encoder_layers": 1, "dropout": 0.5},
@@ -103,7 +101,7 @@ def test_the_command_line_wins() -> None:
 
 
 @pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def plugin(tmp_path, monkeypatch):
     """The folder of configurations of a package that has a backbone and a task, and names both in entry points."""
 
     @register_backbone("own_net", paper="-", tasks={"lm": "CS"})
@@ -131,7 +129,7 @@ def own(*overrides: str) -> dict[str, Any]:
     return composed("dataset=synthetic", "pattern=CS", *overrides)
 
 
-def test_another_package_brings_sizes_recipes_values_and_costs(plugin: Path) -> None:
+def test_another_package_brings_sizes_recipes_values_and_costs(plugin):
     files = {
         "size/own_net/smoke.yaml": "# @package _global_\nbackbone: {embed_dim: 8, num_heads: 2}\n",
         "recipe/own_task/smoke.yaml": "# @package _global_\ntrainer: {max_steps: 3}\n",
@@ -162,35 +160,35 @@ def test_another_package_brings_sizes_recipes_values_and_costs(plugin: Path) -> 
         (["task=own_task", "backbone=gpt2", "preset=paper"], "recipe/own_task/paper.yaml"),
     ],
 )
-def test_a_missing_file_of_a_preset_is_named(plugin: Path, overrides: list[str], file: str) -> None:  # noqa: ARG001
+def test_a_missing_file_of_a_preset_is_named(plugin, overrides, file):  # noqa: ARG001
     with pytest.raises(UserError, match=file):
         own(*overrides)
 
 
-def test_unreadable_arguments_name_the_form() -> None:
+def test_unreadable_arguments_name_the_form():
     with pytest.raises(UserError, match=r"landmarks=32\)'; write .*attention\.OPTION=VALUE"):
         composed("attention=abc(num_landmarks=32)")
 
 
-def test_preset_paper_needs_no_size(plugin: Path) -> None:  # noqa: ARG001
+def test_preset_paper_needs_no_size(plugin):  # noqa: ARG001
     assert own("task=lm", "backbone=own_net", "preset=paper")["backbone"]["embed_dim"] == 768
 
 
 @pytest.mark.parametrize("task", TASKS.names())
-def test_every_backbone_of_a_task_takes_its_calls(task: str) -> None:
+def test_every_backbone_of_a_task_takes_its_calls(task):
     entry = TASKS.get(task)
     assert entry.cls.required_protocols
     for backbone in entry.backbones:
         assert entry.cls.protocol_of(BACKBONES.get(backbone).cls) in entry.cls.required_protocols
 
 
-def test_a_backbone_without_the_calls_of_a_task_is_refused() -> None:
+def test_a_backbone_without_the_calls_of_a_task_is_refused():
     lm = TASKS.get("lm").cls
     with pytest.raises(UserError, match=r"does not implement init_state\(batch_size\) of TokenLM"):
         lm.protocol_of(BACKBONES.get("roberta").cls)
 
     class Renamed(GPT2):
-        def forward(self, tokens: Any, *, mask: Any) -> Any:  # type: ignore[override]
+        def forward(self, tokens, *, mask):
             return tokens, mask
 
     with pytest.raises(UserError, match=r"forward\(tokens, padding_mask, selected\)"):
@@ -198,19 +196,19 @@ def test_a_backbone_without_the_calls_of_a_task_is_refused() -> None:
 
 
 @pytest.mark.parametrize("several", ["attention=abc,linear", "pattern=NC,CS", "seed=range(1,3)"])
-def test_several_values_need_a_sweep(several: str) -> None:
+def test_several_values_need_a_sweep(several):
     cell = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC"]
     with pytest.raises(UserError, match=r"has several values; add -m"):
         check_overrides([*cell, several])
     check_overrides([*cell, several], sweep=True)
 
 
-def test_data_of_your_own_need_a_name() -> None:
+def test_data_of_your_own_need_a_name():
     with pytest.raises(UserError, match=r"name a dataset: dataset=NAME, one of .*, or a name of your own$"):
         check_overrides(["task=tts", "task.source=voice", "backbone=transformer_tts", "attention=abc", "pattern=CC"])
 
 
-def test_cells_are_composed_as_each_alone() -> None:
+def test_cells_are_composed_as_each_alone():
     composer, base = Composer(), ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=CS"]
     cells = [
         ["attention=abc", "seed=1"],
@@ -233,7 +231,7 @@ def test_cells_are_composed_as_each_alone() -> None:
     assert len(composer._composed) == 1
 
 
-def test_the_cells_of_table_3_are_composed_as_by_hydra_alone() -> None:
+def test_the_cells_of_table_3_are_composed_as_by_hydra_alone():
     """Of each place, the first and the last run; all of SR, whose recipe has values per attention."""
     places: dict[tuple[str, ...], list[list[str]]] = {}
     for sweep in suite_sweeps(["suite=paper"]) or []:
@@ -249,9 +247,7 @@ def test_the_cells_of_table_3_are_composed_as_by_hydra_alone() -> None:
             assert config == OmegaConf.to_container(hydra_composed(check_overrides(cell)), resolve=True), cell
 
 
-def test_options_of_an_attention_in_a_file_of_settings_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_of_an_attention_in_a_file_of_settings_are_kept(tmp_path, monkeypatch):
     (tmp_path / "recipe" / "lstf").mkdir(parents=True)
     (tmp_path / "preset").mkdir()
     (tmp_path / "preset" / "few.yaml").write_text("# @package _global_\npreset: few\n")

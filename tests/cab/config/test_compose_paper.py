@@ -48,7 +48,7 @@ def composed(task: str, dataset: str, backbone: str, preset: str) -> dict[str, A
 
 
 @pytest.mark.parametrize(("task", "dataset", "backbone"), CELLS)
-def test_training_is_table_4_and_networks_are_those_that_were_run(task: str, dataset: str, backbone: str) -> None:
+def test_training_is_table_4_and_networks_are_those_that_were_run(task, dataset, backbone):
     config = composed(task, dataset, backbone, "paper")
     trainer = config["trainer"]
     [row] = [row for row in read_table("table4") if row["task"] == task]
@@ -71,7 +71,7 @@ def test_training_is_table_4_and_networks_are_those_that_were_run(task: str, dat
 
 
 @pytest.mark.parametrize(("task", "backbone"), [("tts", "fastspeech2"), ("sr", "sr3"), ("mlm", "roberta")])
-def test_attentions_with_a_released_form_are_that_form(task: str, backbone: str) -> None:
+def test_attentions_with_a_released_form_are_that_form(task, backbone):
     assert tuned_options(task, backbone, "NS", "nystromformer")["logit_scale"] == "linear"
     probsparse = tuned_options(task, backbone, "NS", "probsparse")
     assert (probsparse["mean_over"], probsparse["sampled"]) == ("length", "per_query")
@@ -80,7 +80,7 @@ def test_attentions_with_a_released_form_are_that_form(task: str, backbone: str)
     assert tuned_options(task, backbone, "NS", "nystromformer", preset="mini")["logit_scale"] == "sqrt"
 
 
-def test_protocols_are_the_published_ones() -> None:
+def test_protocols_are_the_published_ones():
     summary: dict[str, Any] = {
         "tokenizer": "bart",
         "search": "greedy",
@@ -124,9 +124,7 @@ def test_protocols_are_the_published_ones() -> None:
         ("mlm", "roberta", "flash_gau", "roberta_wt103_flash"),
     ],
 )
-def test_wikitext103_is_the_network_that_transnormer_counted(
-    task: str, backbone: str, attention: str, count: str
-) -> None:
+def test_wikitext103_is_the_network_that_transnormer_counted(task, backbone, attention, count):
     """And its rate is 5e-4, as in its Table 13 and script, not section 5.1's 0.005."""
     chosen = {"task": task, "dataset": "wikitext103", "backbone": backbone, "attention": attention, "preset": "paper"}
     pattern = str(TASKS.get(task).backbones[backbone][0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 import yaml
@@ -32,18 +31,16 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, ob
         ["results_dir='a b, c'", "logger=wandb", "logger.tags=[x,'y z']"],
     ],
 )
-def test_a_saved_configuration_is_repeated(
-    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_saved_configuration_is_repeated(options, tmp_path, capsys):
     saved = printed(capsys, *CELL, *options)
     (tmp_path / "saved.yaml").write_text(yaml.safe_dump(saved))
     assert printed(capsys, "--config", "saved.yaml") == saved
     changed = printed(capsys, "--config", "saved.yaml", "attention=vanilla", "seed=9")
-    assert (changed["attention"], changed["seed"]) == ({"name": "vanilla"} | dict(changed["attention"]), 9)  # type: ignore[call-overload]
-    assert "num_landmarks" not in changed["attention"]  # type: ignore[operator]
+    assert (changed["attention"], changed["seed"]) == ({"name": "vanilla"} | dict(changed["attention"]), 9)
+    assert "num_landmarks" not in changed["attention"]
 
 
-def test_experiments_and_presets_of_ones_own(own_configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_experiments_and_presets_of_ones_own(own_configs, capsys):
     found = printed(capsys, "--config-dir", str(own_configs), "experiment=mine", "trainer.betas=[0.7,0.9]")
     expected = printed(
         capsys,
@@ -55,14 +52,11 @@ def test_experiments_and_presets_of_ones_own(own_configs: Path, capsys: pytest.C
     assert found["preset"] == "tiny"
 
 
-def test_a_folder_of_configurations_is_added_for_one_command(
-    own_configs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_configurations_is_added_for_one_command(own_configs, capsys, cab):
     before = tables.config_folders(), tables.presets(), os.environ.get(tables.ADDED)
     assert printed(capsys, "--config-dir", str(own_configs), "experiment=mine")["preset"] == "tiny"
     assert (tables.config_folders(), tables.presets(), os.environ.get(tables.ADDED)) == before
-    assert main(["run", "experiment=mine", "--cfg", "job"]) == 2
-    assert "unknown experiment 'mine'" in capsys.readouterr().err
+    assert "unknown experiment 'mine'" in cab("run", "experiment=mine", "--cfg", "job", status=2).err
 
 
 MISTAKES = [
@@ -76,9 +70,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("line", "message"), MISTAKES)
 @pytest.mark.parametrize("place", ["experiment", "preset", "config"])
-def test_a_mistake_in_a_file_names_the_file(
-    place: str, line: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_in_a_file_names_the_file(place, line, message, tmp_path, capsys):
     file = tmp_path / ("preset" if place == "preset" else "experiment") / "mine.yaml"
     file.parent.mkdir()
     header = "# @package _global_\ndefaults: [smoke, _self_]\n" if place == "preset" else ""
@@ -97,7 +89,7 @@ def test_a_mistake_in_a_file_names_the_file(
     assert str(file) not in capsys.readouterr().err, "the command line has the mistake"
 
 
-def test_unreadable_folder_is_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_folder_is_a_user_error(monkeypatch):
     monkeypatch.setenv(tables.ADDED, "missing")
     tables.config_folders.cache_clear()
     with pytest.raises(UserError, match="the folder of configurations missing does not exist"):
@@ -105,9 +97,7 @@ def test_unreadable_folder_is_a_user_error(monkeypatch: pytest.MonkeyPatch) -> N
     tables.config_folders.cache_clear()
 
 
-def test_a_mistake_of_the_command_line_is_not_that_of_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_of_the_command_line_is_not_that_of_a_file(tmp_path, capsys):
     """Which sets an option of the same name in another group."""
     file = tmp_path / "job.yaml"
     file.write_text("defaults:\ntrainer: {max_steps: 2}\n")

@@ -1,4 +1,4 @@
-"""The checked configuration of a run, and the committed records that were made from one."""
+"""The checked configuration of a run, its precision on a device, and the committed records that were made from one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cab import UserError
 from cab.config.compose import compose
-from cab.config.run_config import RunConfig
+from cab.config.run_config import Precision, RunConfig
 from cab.patterns import Pattern
 from cab.records.files import REFERENCE_DIRS, record_paths
+from cab.records.identity import configured, differences
+from cab.records.names import names_of_programs
 from cab.records.record import Record, records_in
+from cab.results.changed_settings import with_changed
 from cab.runner.cell import Cell
+from cab.runner.engine import check_without_data
+from cab.runner.provenance import about_run, identity_of
 from cab.spec import Spec
+from tests.cab.results.conftest import frame_of
+from tests.helpers.made_records import make_record
+from tests.helpers.suite_records import with_config
 
 CELL = ["task=lm", "dataset=synthetic", "backbone=gpt2", "attention=abc", "pattern=causal_self", "preset=smoke"]
 
@@ -24,7 +33,7 @@ def config(**changes: Any) -> RunConfig:
     return RunConfig.from_dict(compose(CELL) | changes)
 
 
-def test_values_are_parsed_once() -> None:
+def test_values_are_parsed_once():
     checked = config(other_attention={"NS": {"name": "local", "window_size": 8}}, force="yes", data_root="~/data")
     assert checked.pattern is Pattern.CS
     assert checked.attention.name == "abc"
@@ -46,14 +55,14 @@ def test_values_are_parsed_once() -> None:
         ({"cluster": {"name": "slurm", "time": -1}}, "cluster.time: Input should be greater than or equal to 0"),
     ],
 )
-def test_a_wrong_value_is_one_line(changes: dict[str, Any], message: str) -> None:
+def test_a_wrong_value_is_one_line(changes, message):
     with pytest.raises(UserError, match=message) as error:
         config(**changes)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("task", "attention"), [("lstf", "abc"), ("mlm", "local")])
-def test_a_new_run_has_the_hash_of_the_committed_record(task: str, attention: str) -> None:
+def test_a_new_run_has_the_hash_of_the_committed_record(task, attention):
     record = next(
         record
         for _, record in records_in(REFERENCE_DIRS[1], [])
@@ -63,9 +72,99 @@ def test_a_new_run_has_the_hash_of_the_committed_record(task: str, attention: st
     assert Cell.from_config(compose(overrides)).hash == record.hash
 
 
-def test_records_are_ordered_by_cell(tmp_path: Path) -> None:
+def test_records_are_ordered_by_cell(tmp_path):
     records = [Record.read(path) for path in record_paths(REFERENCE_DIRS[1])[:12]]
     for number, record in enumerate(reversed(records)):
         record.write(tmp_path, f"{number:02}")
     expected = sorted(records, key=lambda record: list(record.cell.values()))
     assert [record.hash for _, record in records_in(tmp_path, [])] == [record.hash for record in expected]
+
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+LSTF = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=CS"]
+
+
+def cell(*overrides: str, preset: str = "mini") -> Cell:
+    return Cell.from_config(compose([*LSTF, f"preset={preset}", *overrides]))
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "on_cpu", "on_gpu"),
+    [
+        ("mini", [], ("32-true", "highest"), ("bf16-mixed", "highest")),
+        ("smoke", [], ("32-true", "highest"), ("bf16-mixed", "highest")),
+        ("paper", [], ("32-true", "highest"), ("32-true", "high")),
+        ("paper", ["trainer.precision=bf16-mixed"], ("bf16-mixed", "highest"), ("bf16-mixed", "high")),
+        ("paper", ["trainer.float32_matmul_precision=highest"], ("32-true", "highest"), ("32-true", "highest")),
+        ("mini", ["trainer.precision=32-true"], ("32-true", "highest"), ("32-true", "highest")),
+        ("mini", ["trainer.precision=16-mixed"], ("16-mixed", "highest"), ("16-mixed", "highest")),
+    ],
+)
+def test_auto_depends_on_device_and_preset_and_a_given_value_does_not(preset, overrides, on_cpu, on_gpu):
+    config = cell(*overrides, preset=preset).config
+    assert (config.precision_on(CPU), config.precision_on(GPU)) == (Precision(*on_cpu), Precision(*on_gpu))
+    assert config.autocast(GPU).fast_dtype == (torch.float16 if on_gpu[0] == "16-mixed" else torch.bfloat16)
+    assert config.autocast(CPU)._enabled == (on_cpu[0] != "32-true")
+
+
+def test_other_engines_have_no_tf32():
+    config = Cell.from_config(compose(["task=lm", "dataset=synthetic", "attention=abc", "pattern=CS", "preset=paper"]))
+    fairseq = Cell.from_config({**config.config.resolved, "engine": "fairseq"})
+    assert fairseq.config.precision_on(GPU) == Precision("32-true", "highest")
+
+
+def test_a_plan_without_a_gpu_has_the_hash_of_its_run(monkeypatch):
+    """On the login node of a cluster torch sees no GPU; the job does."""
+    planned = cell()
+    assert check_without_data(planned)[1] == CPU
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    run = cell()
+    assert check_without_data(run)[1] == GPU
+    assert run.hash == planned.hash
+    monkeypatch.setattr("cab.runner.provenance.hardware", lambda _: {})
+    monkeypatch.setattr(run.task, "fingerprint", dict)
+    about = about_run(run, "", GPU)
+    assert about.config["trainer"]["precision"] == "bf16-mixed"
+    assert about.hash == planned.hash
+    identity = identity_of(planned, {})
+    assert "trainer.precision" not in identity.configuration
+    assert differences(identity_of(run, {}, GPU), identity) == {}, "the record is found from the login node"
+    [text] = differences(identity_of(run, {}, GPU), identity_of(run, {}, CPU)).values()
+    assert text == "trainer.precision was bf16-mixed, is 32-true", "a checkpoint is not resumed in another precision"
+
+
+def test_precisions_are_rows_of_their_own_and_an_unknown_one_is_not():
+    """A run that was lost before it had a device has auto."""
+    record = make_record({"mse": 1.0}, attention="abc")
+    precisions = ("32-true", "32-true", "bf16-mixed", "auto")
+    records = [with_config(record, trainer={"precision": precision}) for precision in precisions]
+    assert names_of_programs(records) == ["abc", "abc", "abc [trainer.precision=bf16-mixed]", "abc"]
+
+
+def test_what_auto_means_in_preset_paper_is_no_changed_setting():
+    config = cell(preset="paper").config
+    record = make_record({"mse": 1.0}, config=config.resolved, **cell(preset="paper").key)
+    on_gpu = with_config(record, trainer=config.resolved_on(GPU)["trainer"])
+    assert on_gpu.config["trainer"]["float32_matmul_precision"] == "high"
+    assert with_changed(frame_of([on_gpu]))["changed"].tolist() == [()]
+    given = cell("trainer.precision=bf16-mixed", preset="paper")
+    other = make_record({"mse": 1.0}, config=given.config.resolved, **given.key)
+    assert with_changed(frame_of([other]))["changed"].tolist() == [("trainer.precision=bf16-mixed",)]
+
+
+def test_a_record_is_repeated_with_auto_on_any_device():
+    config: dict[str, Any] = {"trainer": {"precision": "bf16-mixed", "float32_matmul_precision": "highest"}}
+    assert configured(config, {})["trainer"] == {"precision": "auto", "float32_matmul_precision": "auto"}
+    given = configured(config, {"trainer.precision": "bf16-mixed"})["trainer"]
+    assert given == {"precision": "bf16-mixed", "float32_matmul_precision": "auto"}
+    assert configured({"trainer": {}}, {}) == {"trainer": {}}, "older records"
+
+
+def test_cudnn_follows_the_option_of_products(monkeypatch):
+    monkeypatch.setattr("torch.backends.cudnn.allow_tf32", True)
+    for config, device, allowed in ((cell().config, GPU, False), (cell(preset="paper").config, GPU, True)):
+        with config.matmul_precision(device):
+            assert torch.backends.cudnn.allow_tf32 == allowed
+            assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
+        assert torch.backends.cudnn.allow_tf32
+        assert torch.get_float32_matmul_precision() == "highest"

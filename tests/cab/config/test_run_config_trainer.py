@@ -15,7 +15,6 @@ from cab.registry.tables import CONFIGS
 
 def config(**changes: Any) -> TrainerConfig:
     values = OmegaConf.to_container(OmegaConf.load(CONFIGS / "trainer" / "default.yaml"))
-    assert isinstance(values, dict)
     return TrainerConfig.parse({str(k): v for k, v in {**values, "max_steps": 100, **changes}.items()})
 
 
@@ -36,21 +35,29 @@ def config(**changes: Any) -> TrainerConfig:
     ],
     ids=lambda value: value.get("schedule", "") if isinstance(value, dict) else str(value),
 )
-def test_schedules_follow_their_definitions(changes: dict[str, Any], epoch: int, rates: dict[int, float]) -> None:
+def test_schedules_follow_their_definitions(changes, epoch, rates):
     rate = config(**changes).rate(epoch)
     assert {step: rate(step) for step in rates} == pytest.approx(rates)
 
 
 @pytest.mark.parametrize("name", TrainerConfig.examples())
-def test_an_invalid_value_is_refused_with_an_example_that_is_valid(name: str) -> None:
+def test_an_invalid_value_is_refused_with_an_example_that_is_valid(name):
     with pytest.raises(UserError, match=rf"for example trainer\.{name}=.+") as refusal:
         config(**{name: object()})
     example = OmegaConf.create(f"value: {str(refusal.value).rpartition(f'trainer.{name}=')[2]}").value
     config(**{name: example}, **({"max_steps": None} if name == "max_epochs" else {}))
 
 
-def test_epochs_become_steps() -> None:
+def test_epochs_become_steps():
     assert config(max_steps=None, max_epochs=6).num_steps(7) == 42
+
+
+WRONG = [
+    *(("optimizer", "sgd"), ("schedule", "step"), ("checkpoint_selection", "worst"), ("validate_every", "day")),
+    *(("batch_size", 0), ("micro_batch_size", 2.0), ("max_steps", -1), ("patience", 0), ("warmup_steps", None)),
+    *(("num_workers", -1), ("learning_rate", -1.0), ("max_grad_norm", math.nan), ("lr_decay_epochs", 0)),
+    *(("betas", [0.9]), ("betas", [0.9, 1.0]), ("average_count", 0), ("precision", 16)),
+]
 
 
 @pytest.mark.parametrize(
@@ -60,31 +67,10 @@ def test_epochs_become_steps() -> None:
         ({"max_steps": None}, "exactly one"),
         ({"validate_every": None}, "need validations"),
         ({"validate_every": None, "checkpoint_selection": "last", "stop_at": 1.0}, "need validations"),
-        *(
-            ({name: value}, f"trainer.{name}: ")
-            for name, value in (
-                ("optimizer", "sgd"),
-                ("schedule", "step"),
-                ("checkpoint_selection", "worst"),
-                ("batch_size", 0),
-                ("micro_batch_size", 2.0),
-                ("max_steps", -1),
-                ("patience", 0),
-                ("warmup_steps", None),
-                ("num_workers", -1),
-                ("learning_rate", -1.0),
-                ("max_grad_norm", math.nan),
-                ("lr_decay_epochs", 0),
-                ("betas", [0.9]),
-                ("betas", [0.9, 1.0]),
-                ("validate_every", "day"),
-                ("average_count", 0),
-                ("precision", 16),
-            )
-        ),
+        *(({name: value}, f"trainer.{name}: ") for name, value in WRONG),
     ],
     ids=str,
 )
-def test_contradictions_and_wrong_types_are_refused(changes: dict[str, Any], named: str) -> None:
+def test_contradictions_and_wrong_types_are_refused(changes, named):
     with pytest.raises(UserError, match=named):
         config(**changes)

@@ -1,7 +1,5 @@
 """Attentions of files: paths, names of files, and files that end the program."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -40,12 +38,12 @@ pytestmark = pytest.mark.usefixtures("registers")
 
 
 @pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _here(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(MINE)
 
 
-def test_every_path_of_a_file_is_one_attention(tmp_path: Path) -> None:
+def test_every_path_of_a_file_is_one_attention(tmp_path):
     Path("inner").mkdir()
     Path("link.py").symlink_to("mine.py")
     paths = ["mine.py", "./mine.py", "inner/../mine.py", str(tmp_path / "mine.py"), "link.py"]
@@ -55,39 +53,36 @@ def test_every_path_of_a_file_is_one_attention(tmp_path: Path) -> None:
     assert {cell.label for cell in cells} == {"Mine"}
 
 
-def test_a_stack_has_parts_of_files(tmp_path: Path) -> None:
+def test_a_stack_has_parts_of_files(tmp_path):
     for written in ("[mine.py:Mine*3,vanilla]", f"[{tmp_path}/mine.py:Mine*3,vanilla]"):
         cell = Cell.from_config(compose([*CELL, f"attention={written}"]))
         assert (cell.config.attention.name, cell.label) == ("mine.py:Mine*3,vanilla", "Mine*3,vanilla")
 
 
 @pytest.mark.parametrize("attention", ["mine.py:Mapped", "[mine.py:Mapped,vanilla]"])
-def test_a_label_shows_an_option_that_is_a_mapping(attention: str) -> None:
+def test_a_label_shows_an_option_that_is_a_mapping(attention):
     option = "Mapped.sizes" if "vanilla" in attention else "sizes"
     cell = Cell.from_config(compose([*CELL, f"attention={attention}", f"attention.{option}={{a:1}}"]))
     assert cell.label.endswith(f"({option}={{'a': 1}})")
 
 
-def test_a_file_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_hangs_is_named(monkeypatch, cab):
     monkeypatch.setattr("cab.files.cache.SLOW", 0.01)
     Path("slow.py").write_text(f"import time\ntime.sleep(0.2)\n{MINE}")
-    assert main(["run", "--dry-run", *CELL, "attention=slow.py:Mine"]) == 0
-    assert "importing slow.py takes long" in capsys.readouterr().err
+    assert "importing slow.py takes long" in cab("run", "--dry-run", *CELL, "attention=slow.py:Mine").err
 
 
 @pytest.mark.parametrize("name", ["größe.py", "my file.py", "it's.py", 'a"b.py', "a,b.py", "(x).py", "a=b.py"])
-def test_a_file_can_have_any_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_can_have_any_name(name, cab):
     Path(name).write_text(MINE)
-    assert main(["run", "--dry-run", *CELL, f"attention={name}:Mine"]) == 0, capsys.readouterr().err
-    assert "total of 1 run to be done" in capsys.readouterr().out
+    assert "total of 1 run to be done" in cab("run", "--dry-run", *CELL, f"attention={name}:Mine").out
 
 
-def test_files_in_a_list_are_quoted_as_hydra_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_in_a_list_are_quoted_as_hydra_reads_them(cab):
     for name in ("my file.py", "größe.py"):
         Path(name).write_text(MINE)
     listed = "attention='./my file.py:Mine','größe.py:Mine',mine.py:Mine"
-    assert main(["run", "-m", "--dry-run", *CELL, listed]) == 0, capsys.readouterr().err
-    assert "total of 3 runs" in capsys.readouterr().out
+    assert "total of 3 runs" in cab("run", "-m", "--dry-run", *CELL, listed).out
 
 
 @pytest.mark.parametrize(
@@ -98,7 +93,7 @@ def test_files_in_a_list_are_quoted_as_hydra_reads_them(capsys: pytest.CaptureFi
         ("null\0.py:Mine", "does not exist"),
     ],
 )
-def test_what_is_not_a_python_file_is_one_line(target: str, words: str) -> None:
+def test_what_is_not_a_python_file_is_one_line(target, words):
     Path("folder.py").mkdir()
     Path("mine").write_text(MINE)
     with pytest.raises(UserError, match=words):
@@ -106,13 +101,13 @@ def test_what_is_not_a_python_file_is_one_line(target: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("statement", ["import sys; sys.exit(0)", "exit()"])
-def test_a_file_that_ends_the_program_is_a_mistake(statement: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_ends_the_program_is_a_mistake(statement, capsys):
     Path("leaving.py").write_text(f"{statement}\n{MINE}")
     assert main(["run", *CELL, "attention=leaving.py:Mine"]) == 2
     assert "cannot import leaving.py: ExitError: the code called" in capsys.readouterr().err
 
 
-def test_an_attention_that_ends_the_program_leaves_a_failed_record() -> None:
+def test_an_attention_that_ends_the_program_leaves_a_failed_record():
     assert main(["run", *CELL, "attention=mine.py:Leaving"]) == 1
     record = the_record(Path("results"))
     assert (record["status"], record["error"]) == ("failed", "ExitError: the code called sys.exit(0)")

@@ -39,7 +39,7 @@ from cab.runner.cell import Cell
     ],
     ids=str,
 )
-def test_what_fits_an_annotation(kind: Any, fit: list[Any], unfit: list[Any]) -> None:
+def test_what_fits_an_annotation(kind, fit, unfit):
     for value in fit:
         checked_options({"size": value}, {"size": kind}, "attention")
     for value in unfit:
@@ -48,7 +48,7 @@ def test_what_fits_an_annotation(kind: Any, fit: list[Any], unfit: list[Any]) ->
         assert "\n" not in str(raised.value)
 
 
-def test_an_annotation_is_prepared_once_for_all_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_annotation_is_prepared_once_for_all_cells(monkeypatch):
     prepared, adapter = list[Any](), pydantic.TypeAdapter
     monkeypatch.setattr("pydantic.TypeAdapter", lambda kind: prepared.append(kind) or adapter(kind))
     for value in (1, 2.0, 3):
@@ -56,7 +56,7 @@ def test_an_annotation_is_prepared_once_for_all_cells(monkeypatch: pytest.Monkey
     assert len(prepared) == 1
 
 
-def test_metadata_of_an_annotation_may_be_unhashable() -> None:
+def test_metadata_of_an_annotation_may_be_unhashable():
     assert checked_options({"width": 3}, {"width": Annotated[int, ["a list"]]}) == {"width": 3}
 
 
@@ -75,7 +75,7 @@ def test_metadata_of_an_annotation_may_be_unhashable() -> None:
     ],
     ids=str,
 )
-def test_a_value_has_one_form(kind: Any, value: Any, expected: Any) -> None:
+def test_a_value_has_one_form(kind, value, expected):
     found = checked_options({"size": value}, {"size": kind})["size"]
     assert (type(found), repr(found)) == (type(expected), repr(expected))
 
@@ -88,18 +88,18 @@ def test_a_value_has_one_form(kind: Any, value: Any, expected: Any) -> None:
         (Literal["a", "b"] | int | None, None, "^size: Input should be 'a' or 'b' or .* valid integer, got 'many'$"),
     ],
 )
-def test_a_message_has_all_alternatives_the_value_and_the_default(kind: Any, default: Any, message: str) -> None:
+def test_a_message_has_all_alternatives_the_value_and_the_default(kind, default, message):
     with pytest.raises(UserError, match=message):
         checked_options({"size": "many"}, {"size": kind}, defaults={"size": default})
 
 
-def test_a_member_of_an_enum_is_refused_with_what_to_write() -> None:
+def test_a_member_of_an_enum_is_refused_with_what_to_write():
     kind = Enum("kind", ["FAST", "EXACT"])
     with pytest.raises(UserError, match=r"attention.kind: .*annotate it with Literal\['fast', 'exact'\]"):
         checked_options({"kind": kind["FAST"]}, {"kind": kind}, "attention")
 
 
-def test_a_whole_number_is_one_configuration() -> None:
+def test_a_whole_number_is_one_configuration():
     cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=sinkhorn", "pattern=CS", "preset=smoke"]
     for option in ("attention.temperature", "trainer.lr_decay_epochs", "trainer.max_grad_norm"):
         cells = [Cell.from_config(compose([*cell, f"{option}={value}"])) for value in ("1", "1.0")]
@@ -109,7 +109,7 @@ def test_a_whole_number_is_one_configuration() -> None:
     assert isinstance(options["temperature"], float)
 
 
-def test_every_default_of_ours_fits_its_annotation() -> None:
+def test_every_default_of_ours_fits_its_annotation():
     for registry in (ATTENTIONS, BACKBONES, TASKS):
         for entry in registry:
             kinds = entry.kinds
@@ -117,15 +117,15 @@ def test_every_default_of_ours_fits_its_annotation() -> None:
             entry.check_options(entry.options, registry.kind)
 
 
-def test_an_annotation_of_the_type_checker_alone_is_not_checked() -> None:
-    def build(*, size: Nowhere = 3, depth: int = 2) -> None:  # type: ignore[name-defined]  # noqa: F821
+def test_an_annotation_of_the_type_checker_alone_is_not_checked():
+    def build(*, size: Nowhere = 3, depth: int = 2) -> None:  # noqa: F821
         raise NotImplementedError
 
     assert annotations_of(build) == {"size": Any, "depth": int}
 
 
 @pytest.mark.parametrize("formula", ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3", "=HYPERLINK(1)"])
-def test_a_spreadsheet_runs_nothing(formula: str) -> None:
+def test_a_spreadsheet_runs_nothing(formula):
     import pandas as pd
 
     assert sanitize_csv_cell(formula) == f"'{formula}"
@@ -138,5 +138,5 @@ def test_a_spreadsheet_runs_nothing(formula: str) -> None:
 
 
 @pytest.mark.parametrize("harmless", ["-0.5", "+1e-3", "-", "abc(n=3)", "", 3, None, "-inf"])
-def test_numbers_and_names_stay_what_they_are(harmless: object) -> None:
+def test_numbers_and_names_stay_what_they_are(harmless):
     assert sanitize_csv_cell(harmless) == harmless

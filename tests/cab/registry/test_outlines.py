@@ -1,22 +1,18 @@
 """Outlines of classes, which have the options of the classes, or none where the source is not sufficient."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
 from runpy import run_path
-from typing import Any
 
 import pytest
 
 from cab.registry import outlines
 from cab.registry.options import annotations_of
 from cab.registry.outlines import outline_of
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 
 
 @pytest.fixture
-def outlined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def outlined(tmp_path, monkeypatch):
     """Let the module ``outlined`` of the folder be one of a plug-in."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(outlines, "packages", lambda: frozenset({"outlined", "cab"}))
@@ -27,7 +23,7 @@ OF_SIZE = "class Mine:\n    def __init__(self, *, size: object = SIZE): pass"
 
 
 @pytest.mark.parametrize("registry", [ATTENTIONS, BACKBONES, TASKS], ids=lambda registry: registry.kind)
-def test_an_outline_has_the_options_of_its_class(registry: Registry[Any]) -> None:
+def test_an_outline_has_the_options_of_its_class(registry):
     for entry in registry:
         outline = outline_of(entry.location.module, entry.location.qualname)
         assert outline, entry.name
@@ -57,14 +53,11 @@ def test_an_outline_has_the_options_of_its_class(registry: Registry[Any]) -> Non
         (f"import torch\nSIZE = f'{{torch.pi}}'\n{OF_SIZE}", False),
         (f"import torch, torch.nn\nimport torch.cuda\nSIZE = 1\n{OF_SIZE}", True),
         ("import torch\nclass Mine:\n    @torch.no_grad()\n    def __init__(self, *, size: int = 3): pass", False),
-        (
-            "A = 1\nclass Mine:\n    @classmethod\n    def common_options(cls): return A",
-            False,
-        ),
+        ("A = 1\nclass Mine:\n    @classmethod\n    def common_options(cls): return A", False),
     ],
 )
 @pytest.mark.usefixtures("outlined")
-def test_an_outline_never_guesses(source: str, is_sufficient: bool, tmp_path: Path) -> None:
+def test_an_outline_never_guesses(source, is_sufficient, tmp_path):
     (tmp_path / "outlined.py").write_text(source)
     assert (outline_of("outlined", "Mine") is not None) == is_sufficient
 
@@ -87,7 +80,7 @@ class Argument:
 
 @pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
 @pytest.mark.usefixtures("outlined")
-def test_annotations_in_quotes(future: str, tmp_path: Path) -> None:
+def test_annotations_in_quotes(future, tmp_path):
     (tmp_path / "outlined.py").write_text(future + QUOTED)
     read = {name: outline_of("outlined", name) for name in ("Field", "Argument")}
     module = run_path(str(tmp_path / "outlined.py"), run_name="cab")  # a module that exists: dataclasses look it up

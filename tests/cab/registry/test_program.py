@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +74,14 @@ FILES = {
     "lazy.py": "X = 1\n",
     "other.py": "OFFSET = 2.0\n",
 }
-Write = Callable[..., Path]
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
+def write(tmp_path):
     """A function that writes the files, after a replacement in one, into a new folder, and returns mine.py."""
     numbers = itertools.count()
 
-    def written(name: str = "mine.py", old: str = "", new: str = "") -> Path:
+    def written(name="mine.py", old="", new=""):
         folder = tmp_path / str(next(numbers))
         folder.mkdir()
         for file, text in FILES.items():
@@ -123,7 +121,7 @@ def code(path: Path, name: str = "Mine") -> str:
         ("other.py", "OFFSET = 2.0", "import deeper\ndeeper.SCALE = 3.0\nOFFSET = 2.0"),
     ],
 )
-def test_a_change_of_the_program_changes_it(write: Write, name: str, old: str, new: str) -> None:
+def test_a_change_of_the_program_changes_it(write, name, old, new):
     assert code(write(name, old, new)) != code(write())
 
 
@@ -137,12 +135,12 @@ def test_a_change_of_the_program_changes_it(write: Write, name: str, old: str, n
         ("deeper.py", "SCALE = 2.0", 'SCALE = 2.0\n"""A factor."""'),
     ],
 )
-def test_layout_comments_and_docstrings_do_not(write: Write, name: str, old: str, new: str) -> None:
+def test_layout_comments_and_docstrings_do_not(write, name, old, new):
     """Nor does the folder: each copy is in its own, with its own helpers of the same names."""
     assert code(write(name, old, new)) == code(write())
 
 
-def test_each_class_of_a_file_has_its_own(write: Write) -> None:
+def test_each_class_of_a_file_has_its_own(write):
     path = write()
     assert len({code(path, name) for name in ("Mine", "Other", "Made")}) == 3
     assert set(modules_of([load_object(f"{path}:Mine")])) == {
@@ -154,7 +152,7 @@ def test_each_class_of_a_file_has_its_own(write: Write) -> None:
     }
 
 
-def test_it_is_the_code_that_was_executed(write: Write) -> None:
+def test_it_is_the_code_that_was_executed(write):
     """An edit after the import changes nothing, with the same size and time as well."""
     path = write()
     before = code(path)
@@ -163,7 +161,7 @@ def test_it_is_the_code_that_was_executed(write: Write) -> None:
     assert code(path) == before
 
 
-def test_it_does_not_depend_on_who_first_uses_a_public_name(tmp_path: Path) -> None:
+def test_it_does_not_depend_on_who_first_uses_a_public_name(tmp_path):
     """Names of ``cab`` are imported on first use: by the file, or by another module before it."""
     (tmp_path / "mine.py").write_text("from cab import Attention\nclass Mine(Attention): pass\n")
     program = "from cab.registry.files import load_object; from cab.registry.program import code_of; {}; print({})"
@@ -174,7 +172,7 @@ def test_it_does_not_depend_on_who_first_uses_a_public_name(tmp_path: Path) -> N
     assert codes != {"\n"}
 
 
-def test_stale_bytecode_is_not_executed(tmp_path: Path) -> None:
+def test_stale_bytecode_is_not_executed(tmp_path):
     """A helper of the same size and time as the one that was compiled."""
     import os
 
@@ -187,13 +185,13 @@ def test_stale_bytecode_is_not_executed(tmp_path: Path) -> None:
         assert run_python("-c", program, cwd=tmp_path).stdout.strip() == number
 
 
-def test_a_class_without_a_file_is_unknown() -> None:
+def test_a_class_without_a_file_is_unknown():
     made = type("Made", (), {"__module__": "of_no_file"})
     assert code_of(made) == ""
     assert changed_modules({"of_no_file": UNKNOWN}, {"of_no_file": UNKNOWN}) == ["of_no_file"]
 
 
-def test_declared_files_and_variables_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_declared_files_and_variables_count(tmp_path, monkeypatch):
     """Those of a base class are found next to its own file."""
     codes = []
     for number, (table, variable) in enumerate([("1", "a"), ("1", "a"), ("2", "a"), ("1", "b")]):
@@ -225,9 +223,7 @@ LATE = (
     ],
 )
 @pytest.mark.parametrize("is_late", [False, True])
-def test_each_file_executes_the_modules_of_its_own_folder(
-    file: str, statement: str, value: str, is_late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_file_executes_the_modules_of_its_own_folder(file, statement, value, is_late, tmp_path, monkeypatch):
     """Also if a file of another folder has imported a module with the same name, and while the layer runs."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     classes, text = [], LATE.format(statement if is_late else "pass", value)
@@ -247,7 +243,7 @@ def test_each_file_executes_the_modules_of_its_own_folder(
     assert {"mine.py", file} <= executed.keys()
 
 
-def test_a_module_of_a_folder_that_was_not_executed_is_refused(tmp_path: Path) -> None:
+def test_a_module_of_a_folder_that_was_not_executed_is_refused(tmp_path):
     """A library with its name is loaded; modules of Python that are loaded are used without a question."""
     for name in ("yaml", "json"):
         (tmp_path / f"{name}.py").write_text("F = 1\n")
@@ -257,9 +253,7 @@ def test_a_module_of_a_folder_that_was_not_executed_is_refused(tmp_path: Path) -
         code(tmp_path / "of_yaml.py")
 
 
-def test_libraries_of_a_file_are_in_the_program_with_their_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_libraries_of_a_file_are_in_the_program_with_their_versions(tmp_path, monkeypatch):
     """Those that it imports, or that these import in turn; after an upgrade, the version is another digest."""
     site = tmp_path / "site-packages"
     for name, text, dist in (("opsa", "import opsb\n", "opsa"), ("opsb", "", "ops-b"), ("opsc", "", "")):
@@ -289,7 +283,7 @@ def test_libraries_of_a_file_are_in_the_program_with_their_versions(
     assert digest_now("library opsa") == "2.0"
 
 
-def test_code_is_known_without_importing_it() -> None:
+def test_code_is_known_without_importing_it():
     for name in ("abc", "gla", "vanilla"):
         entry = ATTENTIONS.get(name)
         assert code_of_location(entry.location.module, entry.location.qualname) == code_of(entry.cls)
@@ -303,11 +297,11 @@ def test_code_is_known_without_importing_it() -> None:
         ("attentions.abc", True), ("mine.py", True), ("Mine reads $VARIABLE", True),
     ],
 )  # fmt: skip
-def test_the_position_of_a_module_says_whether_it_can_change_a_score(module: str, counts: bool) -> None:
+def test_the_position_of_a_module_says_whether_it_can_change_a_score(module, counts):
     assert can_change_score(module) == counts
 
 
-def test_the_contract_is_not_the_code(tmp_path: Path) -> None:
+def test_the_contract_is_not_the_code(tmp_path):
     """Copies of the package, in which a module of ``cab`` differs."""
     program = """
         import sys
@@ -336,7 +330,7 @@ def test_the_contract_is_not_the_code(tmp_path: Path) -> None:
     assert [now == then for now, then in zip(contract, original, strict=True)] == [True, False, True]
 
 
-def test_a_digest_is_of_the_content_whatever_the_time(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_digest_is_of_the_content_whatever_the_time(write, monkeypatch):
     """Also in another process, from the cache; a damaged cache is read as far as it goes."""
     monkeypatch.setenv("CAB_CACHE", str(write().parent / "cache"))
     path = write()
@@ -354,13 +348,13 @@ def test_a_digest_is_of_the_content_whatever_the_time(write: Write, monkeypatch:
     assert run_python("-c", program, cwd=path.parent).stdout == before
 
 
-def test_attentions_share_the_modules_that_they_import() -> None:
+def test_attentions_share_the_modules_that_they_import():
     modules = modules_of([ATTENTIONS.get("gla").cls])
     assert {"attentions.gla", "attentions.kernels.recurrence", "cab.attention", "cab.padding"} <= modules.keys()
     assert not {name for name in modules if name.startswith(("torch", "cab.cli", "cab.verification"))}
 
 
-def test_an_import_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_an_import_that_fails_leaves_nothing(tmp_path):
     (tmp_path / "wrong.py").write_text("1 / 0")
     before = set(sys.modules)
     with pytest.raises(UserError, match="ZeroDivisionError"):
@@ -368,7 +362,7 @@ def test_an_import_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert set(sys.modules) == before
 
 
-def test_every_executed_module_that_can_change_a_score_is_in_the_program(tmp_path: Path) -> None:
+def test_every_executed_module_that_can_change_a_score_is_in_the_program(tmp_path):
     """Compared with all modules of this project that a run has executed."""
     overrides = "task=lstf dataset=synthetic backbone=informer attention=abc pattern=NC preset=smoke"
     program = f"""
@@ -386,7 +380,7 @@ def test_every_executed_module_that_can_change_a_score_is_in_the_program(tmp_pat
     assert missing == set()
 
 
-def test_sources_are_of_the_modules_that_are_not_installed() -> None:
+def test_sources_are_of_the_modules_that_are_not_installed():
     names: dict[Any, str] = {getattr(module, "__file__", None): name for name, module in list(sys.modules.items())}
     kept = {names[path].partition(".")[0] for path in SOURCES if path in names}
     assert {"cab", "attentions"} <= kept

@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 HEADER = "from cab import Attention, Backbone, register_attention\n"
 
 
-def test_a_class_that_is_imported_before_its_source_is_read_has_a_file() -> None:
+def test_a_class_that_is_imported_before_its_source_is_read_has_a_file():
     """The hash of its code is that of this file."""
     read = ATTENTIONS.get("vanilla")
     assert read.location.file is not None
@@ -37,10 +36,10 @@ def test_a_class_that_is_imported_before_its_source_is_read_has_a_file() -> None
 
 
 @pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry[AttentionEntry]]:
+def plugin(tmp_path, monkeypatch):
     """A registry that knows one package, made of the given modules and their texts."""
 
-    def make(name: str, **modules: str) -> Registry[AttentionEntry]:
+    def make(name, **modules):
         for module, text in {"__init__": "", **modules}.items():
             path = tmp_path / name / f"{module.replace('__in__', '/')}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +61,7 @@ def declared(name: str, *, base: str = "Attention", patterns: str = '"NS"', deco
 
 
 @pytest.mark.parametrize("registry", [ATTENTIONS, BACKBONES, TASKS], ids=lambda registry: registry.kind)
-def test_the_index_is_what_importing_everything_registers(registry: Registry[Any]) -> None:
+def test_the_index_is_what_importing_everything_registers(registry):
     package = registry.group.removeprefix("cab.")
     index: Registry[Any] = Registry(registry.kind)
     read = {entry.name: entry for entry in index}
@@ -77,7 +76,7 @@ def test_the_index_is_what_importing_everything_registers(registry: Registry[Any
         assert read[name].cls is entry.cls
 
 
-def test_a_broken_module_takes_no_other_down(plugin: Callable[..., Registry[AttentionEntry]]) -> None:
+def test_a_broken_module_takes_no_other_down(plugin):
     registry = plugin(
         "package_with_broken_modules",
         first=declared("first"),
@@ -101,7 +100,7 @@ def test_a_broken_module_takes_no_other_down(plugin: Callable[..., Registry[Atte
     assert [entry.name for entry in registry.load()] == ["deep", "first"]
 
 
-def test_what_the_text_does_not_tell_is_imported(plugin: Callable[..., Registry[AttentionEntry]]) -> None:
+def test_what_the_text_does_not_tell_is_imported(plugin):
     loop = "for name in ('one', 'two'):\n    register_attention(name, patterns='NS', complexity='n', paper='-')(\n"
     loop += "        type(name.capitalize(), (Attention,), {})\n    )\n"
     alias = "from cab import Attention, register_attention as register\n"
@@ -119,12 +118,12 @@ def test_what_the_text_does_not_tell_is_imported(plugin: Callable[..., Registry[
     assert "package_with_computed_names.plain" not in sys.modules
 
 
-def test_a_package_that_only_imports_what_it_registers(plugin: Callable[..., Registry[AttentionEntry]]) -> None:
+def test_a_package_that_only_imports_what_it_registers(plugin):
     plugin("package_of_the_class", inner=declared("elsewhere"))
     registry = plugin("package_of_the_entry_point", __init__="import package_of_the_class.inner\n")
     assert registry.names() == ["elsewhere"]
 
 
-def test_a_backbone_without_the_pattern_names_those_that_it_has() -> None:
+def test_a_backbone_without_the_pattern_names_those_that_it_has():
     with pytest.raises(UserError, match=r"'gpt2' has no attention layer with pattern NS \(supported: CS\)"):
         build_backbone("gpt2", attention="vanilla", pattern="NS", vocab_size=10)

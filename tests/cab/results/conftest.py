@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -23,33 +21,6 @@ def frame_of(records: Iterable[Record], folder: Path = Path("own")) -> pd.DataFr
     """The frame of records, as if they were in a folder."""
     rows = rows_of([(folder / f"{record.hash}.json", record) for record in records])
     return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-class Printed(NamedTuple):
-    """What a command printed."""
-
-    out: str
-    err: str
-
-    @property
-    def rows(self) -> list[dict[str, str]]:
-        """The rows of a CSV table."""
-        return list(csv.DictReader(io.StringIO(self.out)))
-
-
-Command = Callable[..., Printed]
-
-
-@pytest.fixture
-def cab(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run a command, which ends with ``status``."""
-
-    def run(*arguments: object, status: int = 0) -> Printed:
-        capsys.readouterr()
-        assert main([*map(str, arguments)]) == status
-        return Printed(*capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from cab.records import verified
 from cab.records.names import installed_code
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 from cab.results.card import DEFAULTS, Card, card
-from tests.cab.results.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.documents import EXAMPLE
 
 card_of = functools.cache(card)

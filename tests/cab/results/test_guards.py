@@ -19,7 +19,7 @@ from cab.results.guards import comparable, of_one_data, select
 from cab.results.index import NO_CONSTANTS, Scores, score
 from cab.results.index_tables import notes_on
 from cab.results.load import load_results
-from tests.cab.results.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.made_records import make_record, number
 from tests.helpers.made_results import index_of, mine, result, table
 

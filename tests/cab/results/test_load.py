@@ -20,7 +20,7 @@ from cab.results.guards import first_reference
 from cab.results.load import COLUMNS, load, load_results, reduced, rows_of, runs_of
 from cab.results.published import rows
 from cab.results.summarize import metrics_table
-from tests.cab.results.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.made_records import make_record
 from tests.helpers.suite_records import (
     CELLS,

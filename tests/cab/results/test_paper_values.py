@@ -23,7 +23,7 @@ from cab.results import paper_values
 from cab.results.comparison import compared, shown
 from cab.results.load import OWN, load_results
 from cab.results.published import PaperTable, paper_tables, published_values, rows as rows_of
-from tests.cab.results.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.made_records import make_record
 
 ROOT = Path(__file__).parents[3]

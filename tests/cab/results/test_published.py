@@ -23,7 +23,7 @@ from cab.results.published import (
     terms3,
     with_composites,
 )
-from tests.cab.results.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.made_records import make_metric, make_record
 from tests.helpers.made_results import result, table
 

@@ -17,7 +17,7 @@ from cab.results.sections import TaskSection, finished_runs
 from tasks.glue.report import AVERAGED, SECTION as GLUE
 from tasks.lra.report import SECTION as ARENA
 from tasks.probe.report import SECTION as PROBES, capacity_curves, curve_figure
-from tests.cab.results.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.page import page_of
 
 START = "pretrained on wikitext103 for 50000 steps"

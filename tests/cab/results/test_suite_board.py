@@ -35,7 +35,7 @@ from cab.results.suite_board import (
     suite_of,
 )
 from cab.results.table import write_csv
-from tests.cab.results.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 from tools.site.readme_figure import reference_suite
 

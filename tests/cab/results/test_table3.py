@@ -19,7 +19,7 @@ from cab.records.identity import Program
 from cab.results.load import load_results
 from cab.results.published import rows as rows_of
 from cab.results.table3 import side_by_side, tables
-from tests.cab.results.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.made_records import make_record
 
 PARTS = {

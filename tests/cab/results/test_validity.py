@@ -15,7 +15,7 @@ from cab.results.cells import suite_cells
 from cab.results.retained import suite_runs
 from cab.results.validity import CHECKS, check_cell, invalid_cells, missing_evidence
 from cab.results.verdict import frame_of
-from tests.cab.results.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.suite_records import CELLS, made_anchors, suite_record, value_record
 from tools.suite import tables
 

@@ -10,7 +10,7 @@ import pytest
 from cab.records.record import Cost, Record, Status
 from cab.results import cells
 from cab.results.verdict import frame_of, judge_attentions
-from tests.cab.results.conftest import Command
+from tests.helpers.command import Command
 from tests.helpers.made_records import COST, make_about
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, with_config
 

@@ -9,7 +9,7 @@ from cab.runner.batches import Draw, Shares, StepBatches, mix_seed
 
 
 def draws(start: int = 0, seed: int = 3, **shares: int) -> list[Draw]:
-    cut = Shares.cut(**{"num_items": 23, "batch_size": 5, "micro_batch_size": None, **shares})  # type: ignore[arg-type]
+    cut = Shares.cut(**{"num_items": 23, "batch_size": 5, "micro_batch_size": None, **shares})
     order = StepBatches(num_items=23, shares=cut, num_steps=13, seed=seed)
     order.start = start
     return list(order)
@@ -21,7 +21,7 @@ def batches(start: int = 0, seed: int = 3) -> list[list[int]]:
     return [draw.indices for draw in drawn]
 
 
-def test_processes_share_the_batches_of_one() -> None:
+def test_processes_share_the_batches_of_one():
     alone = draws(batch_size=8, micro_batch_size=2)
     shared = [draws(batch_size=8, micro_batch_size=2, rank=rank, num_processes=2) for rank in (0, 1)]
     assert [draw for pair in zip(*shared, strict=True) for draw in pair] == alone
@@ -30,7 +30,7 @@ def test_processes_share_the_batches_of_one() -> None:
         assert draw.indices == [item for piece in alone[4 * step : 4 * step + 4] for item in piece.indices]
 
 
-def test_micro_batches_are_numbered_over_all_processes() -> None:
+def test_micro_batches_are_numbered_over_all_processes():
     for rank in (0, 1):
         cut = Shares.cut(num_items=23, batch_size=8, micro_batch_size=2, rank=rank, num_processes=2)
         order = StepBatches(num_items=23, shares=cut, num_steps=5, seed=1)
@@ -47,8 +47,8 @@ def test_micro_batches_are_numbered_over_all_processes() -> None:
         ({"batch_size": 50, "micro_batch_size": 4, "num_processes": 2}, 1),
     ],
 )
-def test_gradients_are_added_up_to_the_batch(shares: dict[str, int], accumulate: int) -> None:
-    cut = Shares.cut(num_items=23, **shares)  # type: ignore[arg-type]
+def test_gradients_are_added_up_to_the_batch(shares, accumulate):
+    cut = Shares.cut(num_items=23, **shares)
     assert cut.accumulate == accumulate
     assert cut.accumulate * cut.num_processes * cut.micro_batch_size == cut.batch_size
 
@@ -61,19 +61,19 @@ def test_gradients_are_added_up_to_the_batch(shares: dict[str, int], accumulate:
         {"batch_size": 30, "micro_batch_size": None, "num_processes": 24},
     ],
 )
-def test_batches_that_cannot_be_shared_are_refused(shares: dict[str, int]) -> None:
+def test_batches_that_cannot_be_shared_are_refused(shares):
     with pytest.raises(UserError, match="process"):
-        Shares.cut(num_items=23, **shares)  # type: ignore[arg-type]
+        Shares.cut(num_items=23, **shares)
 
 
-def test_a_resumed_run_sees_the_batches_it_would_have_seen() -> None:
+def test_a_resumed_run_sees_the_batches_it_would_have_seen():
     whole = batches()
     assert len(whole) == 13
     for start in (1, 4, 5, 12):
         assert batches(start) == whole[start:]
 
 
-def test_an_epoch_holds_each_item_at_most_once_and_epochs_differ() -> None:
+def test_an_epoch_holds_each_item_at_most_once_and_epochs_differ():
     whole = batches()
     epochs = [whole[0:4], whole[4:8], whole[8:12]]
     for epoch in epochs:
@@ -83,12 +83,12 @@ def test_an_epoch_holds_each_item_at_most_once_and_epochs_differ() -> None:
     assert batches(seed=4) != whole
 
 
-def test_a_batch_larger_than_the_data_is_all_of_it() -> None:
+def test_a_batch_larger_than_the_data_is_all_of_it():
     shares = Shares.cut(num_items=3, batch_size=8, micro_batch_size=None)
     order = StepBatches(num_items=3, shares=shares, num_steps=2, seed=0)
     assert [sorted(draw.indices) for draw in order] == [[0, 1, 2], [0, 1, 2]]
 
 
-def test_mixed_seeds_do_not_collide() -> None:
+def test_mixed_seeds_do_not_collide():
     assert len({mix_seed(seed, step) for seed in range(100) for step in range(100)}) == 10_000
     assert all(0 <= mix_seed(seed, seed) < 2**63 for seed in range(100))

@@ -14,7 +14,7 @@ from cab.runner.cell import Cell
 LSTF = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "preset=smoke"]
 
 
-def test_the_hours_are_those_of_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hours_are_those_of_all_steps(monkeypatch):
     clock = iter([0.0, *(100.0 + 36.0 * step for step in range(30))])  # the first step is slower
     monkeypatch.setattr(calibration.time, "perf_counter", lambda: next(clock))
     cell = Cell.from_config(compose([*LSTF, "attention=abc", "trainer.max_steps=500", "trainer.max_epochs=null"]))
@@ -25,24 +25,14 @@ def test_the_hours_are_those_of_all_steps(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(("load", "is_busy"), [(4.0, True), (0.5, False)])
-def test_times_on_busy_cores_are_marked(
-    load: float,
-    is_busy: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: object,
-) -> None:
+def test_times_on_busy_cores_are_marked(load, is_busy, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(plan, "load_per_core", lambda: load)
     monkeypatch.setattr(plan, "training_hours", lambda _: 2.0)
     assert main(["run", *LSTF, "attention=abc", f"results_dir={tmp_path}", "device=cpu", "--calibrate"]) == 0
     assert ("(load 4.0 per core)" in capsys.readouterr().out) == is_busy
 
 
-def test_each_network_is_timed_once_and_missing_data_keep_their_hours(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: object,
-) -> None:
+def test_each_network_is_timed_once_and_missing_data_keep_their_hours(monkeypatch, cab, tmp_path):
     timed: list[str] = []
     monkeypatch.setattr(calibration, "STEPS", 2)
     real = calibration.train_first_steps
@@ -52,13 +42,11 @@ def test_each_network_is_timed_once_and_missing_data_keep_their_hours(
         lambda cell, *args, **options: (timed.append(cell.label), real(cell, *args, **options)),
     )
     sweep = [*LSTF, "attention=abc,vanilla", "seed=1,2", f"results_dir={tmp_path}", "device=cpu"]
-    assert main(["run", "-m", *sweep, "--calibrate"]) == 0
-    text = capsys.readouterr().out
+    text = cab("run", "-m", *sweep, "--calibrate").out
     assert timed == ["abc", "vanilla"]
     assert text.count("(this CPU), earlier") == 4
     assert "4 runs: " in text
     published = [word.replace("synthetic", "etth1").replace("smoke", "paper") for word in LSTF]
-    assert main(["run", "-m", *published, "attention=abc", f"data_root={tmp_path}", "--calibrate"]) == 0
-    printed = capsys.readouterr()
+    printed = cab("run", "-m", *published, "attention=abc", f"data_root={tmp_path}", "--calibrate")
     assert "1.5 h (GPU)" in printed.out
     assert "is not timed: " in printed.err

@@ -1,10 +1,7 @@
 """Options can be added, renamed and removed, and every committed record is still found."""
 
-from __future__ import annotations
-
 import shutil
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -32,7 +29,7 @@ PROGRAM = """
 
 
 @pytest.mark.slow
-def test_every_committed_record_is_found_with_other_options(tmp_path: Path) -> None:
+def test_every_committed_record_is_found_with_other_options(tmp_path):
     for package in PACKAGES:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     for path in ROOT.glob("results/*/records.jsonl"):

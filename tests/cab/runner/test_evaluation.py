@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,18 +28,18 @@ class Examples(Dataset[int]):
 
 
 @pytest.fixture
-def in_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
+def in_threads(monkeypatch):
     """Run a function of the rank in three threads, which exchange values as processes do."""
     barrier, ranks, exchanged = threading.Barrier(3), threading.local(), [None] * 3
 
-    def all_gather_object(gathered: list[Any], own: Any) -> None:
+    def all_gather_object(gathered, own):
         exchanged[ranks.own] = own
         barrier.wait(10)
         gathered[:] = exchanged
         barrier.wait(10)
 
-    def run(function: Any) -> list[Any]:
-        def of_rank(rank: int) -> Any:
+    def run(function):
+        def of_rank(rank):
             ranks.own = rank
             return function(rank)
 
@@ -56,7 +55,7 @@ def store(file: Path, scores: list[Any]) -> None:
     DeviceBatches(CPU, finished=file)._store(0, scores)
 
 
-def test_processes_share_the_batches_that_are_not_finished(in_threads: Any, tmp_path: Path) -> None:
+def test_processes_share_the_batches_that_are_not_finished(in_threads, tmp_path):
     """Of two calls with six batches each, four batches of the first were finished; a line is incomplete."""
     file = tmp_path / "scores.jsonl"
     finished = [{"sum": -i} for i in range(4)]
@@ -64,11 +63,11 @@ def test_processes_share_the_batches_that_are_not_finished(in_threads: Any, tmp_
     file.write_text(f"{file.read_text()}0123 [0, {{")
     scored = []
 
-    def score(batch: list[int]) -> dict[str, float]:
+    def score(batch):
         scored.append(tuple(batch))
         return {"sum": math.inf if 10 in batch else sum(batch) / 3}
 
-    def run(rank: int) -> list[Any]:
+    def run(rank):
         batches = DeviceBatches(CPU, processes=Processes(rank, 3), finished=file)
         return [batches.map(Examples(), 2, score), batches.map(Examples(), 2, score)]
 
@@ -83,21 +82,21 @@ def test_processes_share_the_batches_that_are_not_finished(in_threads: Any, tmp_
 
 
 @pytest.mark.parametrize(("error", "expected"), [(UserError("too long"), UserError), (KeyError("x"), RuntimeError)])
-def test_an_error_of_one_process_ends_all(in_threads: Any, error: Exception, expected: type[Exception]) -> None:
-    def score(batch: list[int]) -> int:
+def test_an_error_of_one_process_ends_all(in_threads, error, expected):
+    def score(batch):
         if 3 in batch:
             raise error
         return 0
 
-    def run(rank: int) -> None:
+    def run(rank):
         with pytest.raises(expected, match=r"too long|KeyError"):
             DeviceBatches(CPU, processes=Processes(rank, 3)).map(Examples(), 2, score)
 
     in_threads(run)
 
 
-def test_random_numbers_of_a_batch_depend_on_the_seed_and_its_number(tmp_path: Path) -> None:
-    def draw(_: list[int]) -> float:
+def test_random_numbers_of_a_batch_depend_on_the_seed_and_its_number(tmp_path):
+    def draw(_):
         return float(torch.rand(()))
 
     alone = DeviceBatches(CPU, seed=1).map(Examples(), 2, draw)
@@ -114,7 +113,7 @@ class Drawn(Examples):
         return torch.rand(len(indices)).tolist()
 
 
-def test_data_that_are_drawn_do_not_depend_on_what_was_scored_before(tmp_path: Path) -> None:
+def test_data_that_are_drawn_do_not_depend_on_what_was_scored_before(tmp_path):
     alone = DeviceBatches(CPU, seed=1).map(Drawn(), 2, list)
     file = tmp_path / "scores.jsonl"
     store(file, alone[:1])
@@ -132,7 +131,7 @@ def test_data_that_are_drawn_do_not_depend_on_what_was_scored_before(tmp_path: P
     ],
     ids=["cut", "zeros", "changed", "lost", "doubled"],
 )
-def test_what_follows_a_damaged_line_is_scored_again(damage: Callable[[list[str]], list[str]], tmp_path: Path) -> None:
+def test_what_follows_a_damaged_line_is_scored_again(damage, tmp_path):
     file = tmp_path / "scores.jsonl"
     store(file, [0.5, 1.5, 2.5])
     file.write_text("".join(damage(file.read_text().splitlines(keepends=True))))
@@ -142,7 +141,7 @@ def test_what_follows_a_damaged_line_is_scored_again(damage: Callable[[list[str]
     assert DeviceBatches(CPU, finished=other).map(Examples(), 4, sum) == [6, 22, 27]
 
 
-def test_a_limit_leaves_the_first_examples() -> None:
+def test_a_limit_leaves_the_first_examples():
     batches = DeviceBatches(CPU, limit=5)
     assert batches.map(Examples(), 2, list) == [[0, 1], [2, 3], [4]]
     assert batches.first(Examples(), 7) == [*range(7)]

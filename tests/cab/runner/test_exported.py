@@ -1,7 +1,5 @@
 """`cab export RESULT`: Hugging Face loads the folder, its logits are the run's, and its ids those of the corpus."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -25,16 +23,13 @@ class Own(LinearAttention):
 
 
 @pytest.mark.parametrize(("backbone", "attention"), [("llama", "gla"), ("gpt2", "local*1,s4d"), ("gpt2", "own.py:Own")])
-def test_hugging_face_computes_our_logits(
-    backbone: str, attention: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hugging_face_computes_our_logits(backbone, attention, tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     Path("own.py").write_text(OWN)
     config = compose([*LM, f"backbone={backbone}", f"attention='{attention}'", "results_dir=results", "device=cpu"])
     record = run_cell(config).record
-    assert record is not None
     result = record_path(Path("results"), record.hash)
     assert main(["export", str(result), "--out", "out/model"]) == 0
     Path("own.py").rename("moved.py")  # the folder has a copy
@@ -61,10 +56,9 @@ def test_hugging_face_computes_our_logits(
     assert tokenizer("Kept \u2603")["input_ids"][-1] == 3
 
 
-def test_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused(tmp_path, capsys):
     cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC", "preset=smoke"]
     record = run_cell(compose([*cell, "trainer.max_steps=1", f"results_dir={tmp_path}"])).record
-    assert record is not None
     assert main(["export", str(record_path(tmp_path, record.hash)), "--out", str(tmp_path / "out")]) == 2
     assert "is of task lstf: only models of task lm are exported" in capsys.readouterr().err
     assert main(["export", str(tmp_path / "missing.json"), "--out", str(tmp_path / "out")]) == 2

@@ -142,7 +142,7 @@ def report(*columns: object) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_killed_run_ends_as_one_that_is_not(mode: str, tmp_path: Path) -> None:
+def test_a_killed_run_ends_as_one_that_is_not(mode, tmp_path):
     """At each kind of change that a run makes which is not killed."""
     log = tmp_path / "log"
     trained(jobs_of(mode, tmp_path / "first")[0].config)  # imports what copies of this process need
@@ -170,10 +170,10 @@ def write(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_a_killed_build_of_the_cache_is_built_again(is_damaged: bool, tmp_path: Path) -> None:
+def test_a_killed_build_of_the_cache_is_built_again(is_damaged, tmp_path):
     """A first build, and one that replaces a damaged entry."""
 
-    def build(number: int | str, change: str) -> list[str]:
+    def build(number, change):
         cache, log = tmp_path / f"cache-{number}", tmp_path / f"log-{number}"
         cache.mkdir()
         with pytest.MonkeyPatch.context() as patch:

@@ -11,9 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,21 +22,20 @@ from cab.runner.folder import cell_statuses
 from tests.helpers.runs.fixtures import TROUBLED
 from tests.helpers.runs.troubled import Troubled, trained
 
-Cell = Callable[..., dict[str, Any]]
 ONE_STEP = "trainer.max_steps=1"
 
 
 def without_locks(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Let every flock fail."""
 
-    def fail(*_: Any) -> None:
+    def fail(*_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", fail)
 
 
 @pytest.fixture
-def interrupted(troubled: Cell, tmp_path: Path) -> Path:
+def interrupted(troubled, tmp_path):
     """Folder of a run without a record."""
     record = trained(troubled(ONE_STEP))
     (tmp_path / f"{record.hash}.json").unlink()
@@ -47,13 +44,7 @@ def interrupted(troubled: Cell, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
 @pytest.mark.parametrize("sweep", [[], ["-m"]])
-def test_a_file_system_without_locks_is_named(
-    number: int,
-    sweep: list[str],
-    interrupted: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_file_system_without_locks_is_named(number, sweep, interrupted, monkeypatch, capsys):
     without_locks(monkeypatch, number)
     command = ["run", *sweep, *TROUBLED, ONE_STEP, f"results_dir={interrupted.parent}"]
     assert main(command) == (1 if sweep else 2)
@@ -64,19 +55,14 @@ def test_a_file_system_without_locks_is_named(
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
-def test_a_file_server_that_does_not_answer_is_named(
-    number: int, interrupted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_server_that_does_not_answer_is_named(number, interrupted, monkeypatch, cab):
     without_locks(monkeypatch, number)
-    assert main(["run", *TROUBLED, ONE_STEP, f"results_dir={interrupted.parent}"]) == 2
-    said = capsys.readouterr().err
+    said = cab("run", *TROUBLED, ONE_STEP, f"results_dir={interrupted.parent}", status=2).err
     assert f"the disk of {interrupted.parent} failed ({os.strerror(number)}); repeat the command" in said
     assert [found.status for found in cell_statuses(interrupted.parent)] == ["interrupted"]
 
 
-def test_the_lock_of_another_machine_is_named_with_its_age(
-    interrupted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_lock_of_another_machine_is_named_with_its_age(interrupted, monkeypatch, capsys):
     without_locks(monkeypatch, errno.ENOSYS)
     monkeypatch.setattr("socket.gethostname", lambda: "node1")
     lock = interrupted / "lock"
@@ -99,14 +85,12 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def test_a_lock_that_is_held_is_waited_for_and_names_its_owner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lock_that_is_held_is_waited_for_and_names_its_owner(tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setattr("cab.files.locks.PATIENCE", 0.1)
     path = tmp_path / "lock"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], **pipes) as holder:  # type: ignore[call-overload]
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], **pipes) as holder:
         holder.stdout.readline()
         with locked(path) as is_ours:
             assert not is_ours
@@ -123,31 +107,26 @@ def test_a_lock_that_is_held_is_waited_for_and_names_its_owner(
     assert not is_locked(path)
 
 
-def test_a_folder_that_vanishes_is_named(
-    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_vanishes_is_named(troubled, tmp_path, monkeypatch, cab):
     troubled()
     loss = Troubled.loss
 
-    def vanish(self: Troubled, *arguments: Any) -> Any:
+    def vanish(self, *arguments):
         shutil.rmtree(tmp_path / "results")
         monkeypatch.setattr(Troubled, "loss", loss)
         return loss(self, *arguments)
 
     monkeypatch.setattr(Troubled, "loss", vanish)
-    assert main(["run", *TROUBLED, f"results_dir={tmp_path / 'results'}"]) == 2
-    said = capsys.readouterr().err
+    said = cab("run", *TROUBLED, f"results_dir={tmp_path / 'results'}", status=2).err
     assert "was deleted or moved during the run" in said
     assert "traceback.txt" not in said
 
 
-def test_a_record_that_may_not_be_read_is_not_run_again(
-    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_record_that_may_not_be_read_is_not_run_again(troubled, tmp_path, monkeypatch, capsys):
     record = trained(troubled(ONE_STEP))
     path, read = tmp_path / f"{record.hash}.json", Path.read_text
 
-    def refused(self: Path, *arguments: Any, **options: Any) -> str:
+    def refused(self, *arguments, **options):
         if self == path:
             raise PermissionError(errno.EACCES, "Permission denied", str(self))
         return read(self, *arguments, **options)
@@ -159,20 +138,15 @@ def test_a_record_that_may_not_be_read_is_not_run_again(
     assert path.stat().st_mtime_ns == before
 
 
-def test_status_lists_runs_once_with_what_distinguishes_them(
-    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["status", str(tmp_path)]) == 0
-    assert f"no run in {tmp_path}" in capsys.readouterr().err
+def test_status_lists_runs_once_with_what_distinguishes_them(troubled, tmp_path, cab):
+    assert f"no run in {tmp_path}" in cab("status", str(tmp_path)).err
     command = ["run", "-m", *TROUBLED, ONE_STEP, "trainer.learning_rate=0.01,0.03", f"results_dir={tmp_path}"]
     troubled()
-    assert main(command) == 0
-    table = capsys.readouterr().out
+    table = cab(*command).out
     assert table.count("trainer.learning_rate=0.0") == 2
     paths = list(tmp_path.glob("*.json"))
     shutil.copy(paths[0], tmp_path / "copy.json")
-    assert main(["status", str(tmp_path), "--csv"]) == 0
-    header, *rows = capsys.readouterr().out.splitlines()
+    header, *rows = cab("status", str(tmp_path), "--csv").out.splitlines()
     assert header.endswith(",seed,settings,status,detail,tokens_per_second,mfu,hash")
     rates = {json.loads(path.read_text())["config"]["trainer"]["learning_rate"]: path.stem for path in paths}
     cells = [row.split(",", 8)[8].split(",") for row in rows]

@@ -1,19 +1,13 @@
 """`cab run ... --explain` prints every setting with its default and its source."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
-import pytest
-
-from cab.cli.main import main
 from cab.runner.launch import explain
 
 CELL = ["task=lstf", "dataset=etth1", "backbone=informer", "pattern=NS", "attention=abc", "data_root=DATA"]
 
 
-def test_each_value_has_a_default_and_the_file_that_sets_it() -> None:
+def test_each_value_has_a_default_and_the_file_that_sets_it():
     overrides = [*CELL, "preset=paper", "seed=3", "trainer.max_epochs=2", "logger=wandb"]
     rows = {name: row for name, *row in explain(overrides, added=[CELL[2]])}
     assert rows["seed"] == ["3", "1", "command line"]
@@ -30,7 +24,7 @@ def test_each_value_has_a_default_and_the_file_that_sets_it() -> None:
         assert not default or "${" in default or not source.startswith("default of"), name
 
 
-def test_options_of_the_tables() -> None:
+def test_options_of_the_tables():
     cell = ["task=tts", "dataset=ljspeech", "backbone=fastspeech2", "pattern=NS", "attention=local"]
     for preset, file in (("paper", "configs/paper/table5.csv"), ("mini", "configs/suite/options.csv")):
         rows = {name: row for name, *row in explain([*cell, f"preset={preset}"])}
@@ -40,15 +34,11 @@ def test_options_of_the_tables() -> None:
         assert value != default
 
 
-def test_the_command_prints_a_table_and_runs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_a_table_and_runs_nothing(tmp_path, monkeypatch, cab):
     monkeypatch.chdir(tmp_path)
     chosen = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "--explain"]
-    assert main(["run", *chosen]) == 0
-    said = capsys.readouterr().out
+    said = cab("run", *chosen).out
     assert said.splitlines()[0].split() == ["setting", "value", "default", "source"]
     assert re.search(r"^backbone.name +informer +the only one of the task$", said, flags=re.MULTILINE)
-    assert main(["run", "-m", *chosen]) == 2
-    assert "--explain prints one configuration" in capsys.readouterr().err
+    assert "--explain prints one configuration" in cab("run", "-m", *chosen, status=2).err
     assert not list(tmp_path.iterdir())

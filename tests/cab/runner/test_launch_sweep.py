@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,8 +19,6 @@ from cab.runner.report import Report
 from tests.helpers.command import ROOT
 from tests.helpers.runs.fixtures import TROUBLED
 
-Cell = Callable[..., dict[str, Any]]
-
 
 def cells(*overrides: str) -> tuple[list[dict[str, str]], list[str]]:
     jobs, left_out = expand(overrides)
@@ -35,7 +30,7 @@ INDEXED = {"tts", "sum", "lstf", "pcc", "lm", "mlm", "sr"}
 """The seven tasks of the benchmark; a sweep runs the others where they are named."""
 
 
-def test_what_is_not_named_means_all_that_can_run() -> None:
+def test_what_is_not_named_means_all_that_can_run():
     jobs, left_out = cells("pattern=CC")
     expected = {c for c in runnable_cells() if c[3] == "CC" and c[1] != "synthetic" and c[0] in INDEXED}
     assert {(j["task"], j["dataset"], j["backbone"], j["pattern"], j["attention"]) for j in jobs} == expected
@@ -43,19 +38,18 @@ def test_what_is_not_named_means_all_that_can_run() -> None:
     assert left_out == []
 
 
-def test_a_glob_lists_the_names_that_match() -> None:
+def test_a_glob_lists_the_names_that_match():
     named = ["task=lstf", "dataset=synthetic", "pattern=NS"]
     names = [entry.name for entry in ATTENTIONS if entry.name.endswith("former") and "NS" in entry.patterns]
     assert len(names) > 5
-    assert sorted(job["attention"] for job in cells(*named, "attention=glob(*former)")[0]) == sorted(names)
-    some, _ = cells(*named, "attention=glob([*former,abc],exclude=[c*,p*])")
-    expected = ["abc", *(name for name in names if name[0] not in "cp")]
-    assert sorted(job["attention"] for job in some) == sorted(expected)
+    some = ["abc", *(name for name in names if name[0] not in "cp")]
+    for glob, expected in (("glob(*former)", names), ("glob([*former,abc],exclude=[c*,p*])", some)):
+        assert sorted(job["attention"] for job in cells(*named, f"attention={glob}")[0]) == sorted(expected)
     with pytest.raises(UserError, match="no attention matches 'attention=glob"):
         cells(*named, "attention=glob(zz*)")
 
 
-def test_a_task_beside_the_index_runs_where_it_is_named() -> None:
+def test_a_task_beside_the_index_runs_where_it_is_named():
     jobs, left_out = cells("task=probe", "pattern=NC", "attention=vanilla")
     assert {job["dataset"] for job in jobs} == {"recall", "noisy", "copying", "compression"}
     assert left_out == []
@@ -64,42 +58,29 @@ def test_a_task_beside_the_index_runs_where_it_is_named() -> None:
     assert left_out == ["dataset 'mqar' of task 'probe' does not support pattern NS (supported: CS)"]
 
 
-def test_named_combinations_that_cannot_run_are_left_out_with_the_reason() -> None:
+def test_named_combinations_that_cannot_run_are_left_out_with_the_reason():
     jobs, left_out = cells("task=lstf,lm", "dataset=synthetic", "attention=probsparse,vanilla", "pattern=NS,CS,CC")
-    assert {(j["task"], j["pattern"], j["attention"]) for j in jobs} == {
-        ("lstf", "NS", "probsparse"),
-        ("lstf", "NS", "vanilla"),
-        ("lstf", "CS", "vanilla"),
-        ("lm", "CS", "vanilla"),
-    }
+    found = {" ".join((job["task"], job["pattern"], job["attention"])) for job in jobs}
+    assert found == {"lstf NS probsparse", "lstf NS vanilla", "lstf CS vanilla", "lm CS vanilla"}
     assert sum("'probsparse' does not support pattern CS" in reason for reason in left_out) == 1
     assert any("pattern=CC" in reason for reason in left_out)
 
 
-def test_an_option_goes_to_those_that_have_it() -> None:
-    jobs, _ = cells(
-        "task=lstf", "dataset=synthetic", "pattern=NC", "attention=abc,vanilla", "attention.num_landmarks=4,8"
-    )
-    assert [(j["attention"], j.get("attention.num_landmarks")) for j in jobs] == [
-        ("abc", "4"),
-        ("abc", "8"),
-        ("vanilla", None),
-    ]
+@pytest.mark.parametrize(
+    ("overrides", "names", "expected"),
+    [
+        ("attention=abc,none attention.num_landmarks=4,8", "attention attention.num_landmarks", "abc 4, abc 8, none -"),
+        ("attention=abc seed=range(1,3) trainer.max_grad_norm=0,1", "seed trainer.max_grad_norm", "1 0, 1 1, 2 0, 2 1"),
+    ],
+)  # fmt: skip
+def test_overrides_multiply_and_an_option_goes_to_those_that_have_it(overrides, names, expected):
+    jobs, _ = cells("task=lstf", "dataset=synthetic", "pattern=NC", *overrides.split())
+    assert sorted(" ".join(job.get(name, "-") for name in names.split()) for job in jobs) == expected.split(", ")
 
 
-def test_other_overrides_multiply() -> None:
-    jobs, _ = cells(
-        "task=lstf", "dataset=synthetic", "pattern=NC", "attention=abc", "seed=range(1,4)", "trainer.max_grad_norm=0,1"
-    )
-    assert sorted((j["seed"], j["trainer.max_grad_norm"]) for j in jobs) == [(s, c) for s in "123" for c in "01"]
-
-
-def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(tmp_path, cab):
     cells = ["task=lm,mlm", "dataset=pg19", "preset=paper", "attention=vanilla"]
-    assert main(["run", "-m", "--dry-run", *cells, f"results_dir={tmp_path}"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = cab("run", "-m", "--dry-run", *cells, f"results_dir={tmp_path}").out.splitlines()
     assert lines[0].split() == ["expected_time", "record", "command"]
     assert [line.split(")")[0].strip() for line in lines[1:4]] == ["384 h (GPU", "880 h (GPU", "1,264 h (GPU"]
     assert lines[4:6] == ["preset paper; device cpu", "data: pg19 missing (see `cab data list`)"]
@@ -107,17 +88,15 @@ def test_a_dry_run_prints_hours_and_commands_and_runs_nothing(
     assert not any(tmp_path.iterdir())
 
 
-def test_hours_apply_to_the_options_that_they_were_measured_with(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hours_apply_to_the_options_that_they_were_measured_with(cab):
     cell = ["run", "--dry-run", "task=sr", "dataset=ffhq", "pattern=NS", "attention=vanilla", "preset=paper"]
     for options, time in (((), "36 h (GPU)"), (("task.scored_images=all",), "- ")):
-        assert main([*cell, *options]) == 0
-        assert capsys.readouterr().out.splitlines()[1].lstrip().startswith(time)
+        assert cab(*cell, *options).out.splitlines()[1].lstrip().startswith(time)
 
 
-def test_the_core_of_the_suite_has_its_hours(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_core_of_the_suite_has_its_hours(cab, tmp_path):
     arguments = ["run", "suite=core", "attention=abc", "seed=1", f"results_dir={tmp_path}", "--dry-run"]
-    assert main(arguments) == 0
-    *rows, total, _, _ = capsys.readouterr().out.splitlines()[1:]
+    *rows, total, _, _ = cab(*arguments).out.splitlines()[1:]
     assert len(rows) == 8
     assert not [row for row in rows if row.split()[0] == "-"]
     assert {row.split()[1] for row in (*rows, total)} == {"min"}
@@ -125,7 +104,7 @@ def test_the_core_of_the_suite_has_its_hours(capsys: pytest.CaptureFixture[str],
     assert total.endswith("8 runs to be done")
 
 
-def test_every_cell_of_the_paper_has_its_hours_and_hours_are_of_what_exists() -> None:
+def test_every_cell_of_the_paper_has_its_hours_and_hours_are_of_what_exists():
     rows = read_rows("costs.csv")
     names = {(row["task"], row["dataset"], row["backbone"]) for row in rows if row["preset"] == "paper"}
     for task, dataset, backbone, *_ in runnable_cells():
@@ -137,7 +116,7 @@ def test_every_cell_of_the_paper_has_its_hours_and_hours_are_of_what_exists() ->
         assert row["dataset"] in ("", *entry.datasets), row
 
 
-def test_hours_of_committed_records_are_their_medians() -> None:
+def test_hours_of_committed_records_are_their_medians():
     stated = {}
     for row in read_rows("costs.csv"):
         if row["source"].startswith("median CPU time in results/"):
@@ -155,14 +134,13 @@ def test_hours_of_committed_records_are_their_medians() -> None:
     assert {key[1:] for key in seconds if key[0] == "core"} <= {key[1:] for key in stated}
 
 
-def test_a_dry_run_decides_as_the_run_does(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_decides_as_the_run_does(troubled, tmp_path, capsys, cab):
     arguments = ["run", "-m", *TROUBLED, "seed=1,2", f"results_dir={tmp_path}"]
 
-    def planned(*more: str) -> tuple[list[str], str]:
+    def planned(*more):
         """What stands before each command, and how many cells are to be run."""
         capsys.readouterr()
-        assert main([*arguments, *more, "--dry-run"]) == 0
-        rows = capsys.readouterr().out.splitlines()[1:]
+        rows = cab(*arguments, *more, "--dry-run").out.splitlines()[1:]
         total = next(row for row in rows if "total of" in row)
         rows = rows[: rows.index(total)]
         return [row.partition("cab run")[0].split()[-1] for row in rows], total.partition("total of ")[2].split()[0]
@@ -191,20 +169,17 @@ def test_a_dry_run_decides_as_the_run_does(troubled: Cell, tmp_path: Path, capsy
     ],
 )
 @pytest.mark.parametrize("mode", [[], ["--dry-run"], ["cluster=local"]])
-def test_a_mistake_in_a_value_stops_a_sweep_once(
-    override: str, message: str, mode: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_in_a_value_stops_a_sweep_once(override, message, mode, tmp_path, cab):
     place = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NS", "preset=smoke"]
     sweep = ["-m", *place, "attention=local,vanilla", override, f"results_dir={tmp_path}"]
-    assert main(["run", *sweep, *mode]) == 2
-    output = capsys.readouterr()
+    output = cab("run", *sweep, *mode, status=2)
     [line] = [line for line in output.err.splitlines() if not line.startswith("importing torch")]
     assert line.startswith(f"cab: error: {message}")
     assert output.out == ""
     assert list(tmp_path.iterdir()) == [], "no cell has run"
 
 
-def test_a_seed_reaches_everything_that_depends_on_it() -> None:
+def test_a_seed_reaches_everything_that_depends_on_it():
     """Seeds of a cell are composed once, unless another option contains the seed."""
     cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "attention=abc", "preset=smoke"]
     for folder, expected in (("r", ["r", "r", "r"]), ("r/${seed}", ["r/1", "r/2", "r/3"])):
@@ -217,11 +192,11 @@ def test_a_seed_reaches_everything_that_depends_on_it() -> None:
         assert not report.failures
 
 
-def test_an_exception_of_one_cell_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_one_cell_leaves_the_others(tmp_path, monkeypatch):
     """As a class of the user's raises it; a mistake in a value ends the sweep instead."""
     compose = launch.Composer.__call__
 
-    def raising(self: launch.Composer, overrides: Sequence[str]) -> dict[str, Any]:
+    def raising(self, overrides):
         if "seed=2" in overrides:
             raise RuntimeError("broken class")
         return compose(self, overrides)

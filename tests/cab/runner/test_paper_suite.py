@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cab.cli.main import main
 from cab.errors import UserError
 from cab.runner.plan import hours_until_done
 from cab.runner.suite import suite_sweeps
@@ -47,12 +46,12 @@ def expected() -> list[Run]:
     return found
 
 
-def test_the_runs_are_those_of_table_3() -> None:
+def test_the_runs_are_those_of_table_3():
     assert Counter(runs()) == Counter(expected())
     assert len(runs()) == 251
 
 
-def test_a_rehearsal_has_every_cell_once_per_variant_with_two_seeds() -> None:
+def test_a_rehearsal_has_every_cell_once_per_variant_with_two_seeds():
     rehearsed = Counter(runs("preset=smoke", "dataset=synthetic"))
     cells = {(*run[:3], "synthetic", *run[4:6], seed) for run in expected() for seed in "12"}
     assert rehearsed == Counter(cells)
@@ -68,16 +67,16 @@ def test_a_rehearsal_has_every_cell_once_per_variant_with_two_seeds() -> None:
         (["backbone=fastspeech2"], lambda run: run[2] == "fastspeech2"),
     ],
 )
-def test_names_select_a_part(overrides: list[str], chosen: object) -> None:
+def test_names_select_a_part(overrides, chosen):
     assert callable(chosen)
     assert Counter(runs(*overrides)) == Counter(filter(chosen, expected()))
 
 
-def test_given_seeds_replace_the_repetitions() -> None:
+def test_given_seeds_replace_the_repetitions():
     assert {run[-1] for run in runs("seed=7,8")} == {"7", "8"}
 
 
-def test_an_attention_that_the_table_lacks_runs_in_the_cells_of_its_patterns(tmp_path: Path) -> None:
+def test_an_attention_that_the_table_lacks_runs_in_the_cells_of_its_patterns(tmp_path):
     places = {run[:4] + run[5:] for run in expected()}
     assert {run[:4] + run[5:] for run in runs("attention=gla")} == {place for place in places if place[0] == "CS"}
     (tmp_path / "mine.py").write_text("from cab import Attention\nclass Mine(Attention):\n    pass\n")
@@ -100,15 +99,14 @@ def test_an_attention_that_the_table_lacks_runs_in_the_cells_of_its_patterns(tmp
         ("backbone=sr3 pattern=CC", "Table 3 has no cell"),
     ],
 )
-def test_names_that_the_table_lacks_are_named(override: str, message: str) -> None:
+def test_names_that_the_table_lacks_are_named(override, message):
     with pytest.raises(UserError, match=message):
         runs(*override.split())
 
 
-def test_the_plan_counts_hours_days_and_reused_networks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_counts_hours_days_and_reused_networks(tmp_path, cab):
     part = ["suite=paper", "task=pcc,sum", "attention=vanilla", f"results_dir={tmp_path}"]
-    assert main(["run", *part, "--dry-run"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = cab("run", *part, "--dry-run").out.splitlines()
     assert [line.split() for line in lines[1:6]] == [
         ["NS", "sum", "transformer", "multi_news", "1", "1", "96", "96"],
         ["CS", "sum", "transformer", "multi_news", "1", "0", "96", "0"],
@@ -133,7 +131,5 @@ def test_the_plan_counts_hours_days_and_reused_networks(tmp_path: Path, capsys: 
         ([(10, 1), (6, 1), (4, 1), (4, 2)], 2, 12),
     ],
 )
-def test_the_days_follow_from_the_longest_run_and_the_requested_gpus(
-    runs: list[tuple[float, int]], gpus: int, hours: float
-) -> None:
+def test_the_days_follow_from_the_longest_run_and_the_requested_gpus(runs, gpus, hours):
     assert hours_until_done(runs, gpus) == hours

@@ -1,11 +1,6 @@
 """`cab status` shows the cells of a sweep that have not started; nothing is left of the list when the sweep ends."""
 
-from __future__ import annotations
-
 from collections import Counter
-from pathlib import Path
-
-import pytest
 
 from cab.cli.main import main
 from cab.runner import launch
@@ -15,22 +10,19 @@ SWEEP = ["run", "-m", "task=lstf", "dataset=synthetic", "attention=vanilla,abc",
 SWEEP += ["preset=smoke", "trainer.max_steps=1"]
 
 
-def test_an_interrupted_sweep_shows_every_cell_until_it_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupted_sweep_shows_every_cell_until_it_is_repeated(tmp_path, monkeypatch, capsys, cab):
     run, sweep = launch.run_cell, [*SWEEP, f"results_dir={tmp_path}"]
 
-    def interrupt(config: dict, **rest: object) -> object:
+    def interrupt(config, **rest):
         if config["seed"] == 2:
             raise KeyboardInterrupt
-        return run(config, **rest)  # type: ignore[arg-type]
+        return run(config, **rest)
 
     monkeypatch.setattr(launch, "run_cell", interrupt)
     assert main(sweep) == 130
     assert Counter(str(found.status) for found in statuses_of(tmp_path)) == {"finished": 1, "pending": 3}
     capsys.readouterr()
-    assert main(["status", str(tmp_path)]) == 0
-    [row, *_] = [line for line in capsys.readouterr().out.splitlines() if "pending" in line]
+    [row, *_] = [line for line in cab("status", str(tmp_path)).out.splitlines() if "pending" in line]
     assert "expected 0.12 min (two CPU cores)" in row
     [listed] = (tmp_path / FOLDER).iterdir()
     listed.with_name("cut.json").write_text(listed.read_text()[:50])

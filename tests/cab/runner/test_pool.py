@@ -7,8 +7,6 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Callable
-from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,7 @@ POOL = [*CELLS, "cluster=local", "cluster.workers=2"]
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def alone(tmp_path_factory):
     """The records that one process leaves."""
     folder = tmp_path_factory.mktemp("alone")
     process = run_cab(*CELLS, f"results_dir={folder}")
@@ -41,9 +39,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_pool_gives_what_one_process_gives_although_a_worker_is_killed(
-    alone: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_pool_gives_what_one_process_gives_although_a_worker_is_killed(alone, tmp_path):
     process = run_cab(*POOL, f"results_dir={tmp_path}", stop=f"kill step-00000008.ckpt {tmp_path / 'killed'}")
     assert process.returncode == 0, process.stderr
     assert " died" in process.stderr
@@ -56,9 +52,7 @@ def test_a_pool_gives_what_one_process_gives_although_a_worker_is_killed(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.slow
-def test_a_pool_that_is_told_to_stop_saves_and_goes_on(
-    number: signal.Signals, alone: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_pool_that_is_told_to_stop_saves_and_goes_on(number, alone, tmp_path):
     stop = f"parent:{number.value} step-00000008.ckpt {tmp_path / 'stopped'}"
     process = run_cab(*POOL, f"results_dir={tmp_path}", stop=stop)
     assert process.returncode == 128 + number, process.stderr
@@ -88,13 +82,7 @@ def die(job: Job) -> tuple[str, str]:
         pytest.param("killed.fault", ["SIGSEGV"], marks=pytest.mark.slow),
     ],
 )
-def test_a_cell_whose_worker_dies_runs_once_more(
-    name: str,
-    causes: list[str],
-    troubled: Callable[..., dict[str, Any]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_cell_whose_worker_dies_runs_once_more(name, causes, troubled, tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "run_job", die)
     config = troubled()
     report = Report()
@@ -106,9 +94,7 @@ def test_a_cell_whose_worker_dies_runs_once_more(
 
 
 @pytest.mark.slow
-def test_two_processes_of_a_cell_are_killed_and_resume_and_the_next_cell_reuses_their_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_processes_of_a_cell_are_killed_and_resume_and_the_next_cell_reuses_their_result(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     cells = ["-m", "task=sum", "dataset=synthetic", "pattern=NS,CS", "attention=vanilla", "preset=smoke", "device=cpu"]
     cells += ["trainer.max_steps=8", "trainer.checkpoint_every=4", "task.limit=8"]
@@ -136,13 +122,11 @@ def hang(job: Job) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_a_second_signal_kills_a_worker_that_hangs(
-    troubled: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_signal_kills_a_worker_that_hangs(troubled, tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "run_job", hang)
     mark = tmp_path / "hangs"
 
-    def interrupt() -> None:
+    def interrupt():
         while not mark.exists():
             time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -157,12 +141,12 @@ def test_a_second_signal_kills_a_worker_that_hangs(
     assert not records(tmp_path)
 
 
-def test_no_cell_starts_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cell_starts_after_a_stop(monkeypatch):
     cells: list[Any] = [(types.SimpleNamespace(title="a cell", foreign=frozenset()), Job({"attention": "abc"}, ""))] * 2
     waiting = Pool([cells], Report())
     submitted: list[Job] = []
 
-    def submit(self: Any, function: Any, job: Job) -> Future[tuple[str, str]]:  # noqa: ARG001
+    def submit(self, function, job):  # noqa: ARG001
         submitted.append(job)
         threading.Thread(target=waiting.stop).start()
         raise BrokenProcessPool  # its worker was starting
@@ -173,7 +157,7 @@ def test_no_cell_starts_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(submitted) == 1
 
 
-def test_a_worker_has_a_gpu_and_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_has_a_gpu_and_its_share_of_the_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     chosen = [worker_environments(i, 3, [["4"], ["GPU-7f"]])[0]["CUDA_VISIBLE_DEVICES"] for i in range(3)]
     assert chosen == ["4", "GPU-7f", "4"]
@@ -196,8 +180,8 @@ def test_a_worker_has_a_gpu_and_its_share_of_the_cores(monkeypatch: pytest.Monke
     ],
 )  # fmt: skip
 def test_workers_are_spread_over_the_gpus_and_know_how_many_share_theirs(
-    visible: str, workers: int | None, each: int, gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    visible, workers, each, gpus, expected, monkeypatch
+):
     started: list[dict[str, str]] = []
     monkeypatch.setattr(Pool, "run", lambda self, slots: started.extend(one for slot in slots for one in slot))  # noqa: ARG005
     monkeypatch.setattr("cab.runner.report.cells_to_run", lambda *_: [])
@@ -227,9 +211,7 @@ def test_workers_are_spread_over_the_gpus_and_know_how_many_share_theirs(
         ({"ROCR_VISIBLE_DEVICES": "6,7"}, "6.2", 2, "HIP_VISIBLE_DEVICES=0,1"),  # numbers among those of ROCR
     ],
 )  # fmt: skip
-def test_lists_of_gpus_have_the_rules_of_their_drivers(
-    variables: dict[str, str], hip: str | None, count: int, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lists_of_gpus_have_the_rules_of_their_drivers(variables, hip, count, expected, monkeypatch):
     for name in ("CUDA", "HIP"):
         monkeypatch.delenv(f"{name}_VISIBLE_DEVICES", raising=False)
     for name, value in variables.items():
@@ -241,14 +223,14 @@ def test_lists_of_gpus_have_the_rules_of_their_drivers(
     assert {environment[name] for name in device_lists()} == {"9"}
 
 
-def test_a_group_has_as_many_gpus_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_has_as_many_gpus_as_there_are(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UserError, match=r"cluster.gpus=3, but only 2 GPUs found \(4, 7\)"):
         run_in_pool([], Report(), workers=None, gpus=3)
 
 
-def test_long_cells_are_first_and_one_network_is_trained_once(troubled: Callable[..., dict[str, Any]]) -> None:
+def test_long_cells_are_first_and_one_network_is_trained_once(troubled):
     config = troubled()
     cells = [(Cell.from_config(change), Job(change, "")) for change in ({**config, "seed": seed} for seed in (1, 2, 3))]
     hours = dict(zip((cell.hash for cell, _ in cells), (2.0, None, 5.0), strict=True))
@@ -260,9 +242,7 @@ def test_long_cells_are_first_and_one_network_is_trained_once(troubled: Callable
 
 
 @pytest.mark.parametrize(("count", "share"), [(1, None), (4, 0.25 - 0.5 / 80)])
-def test_a_worker_keeps_to_its_part_of_the_memory(
-    count: int, share: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_keeps_to_its_part_of_the_memory(count, share, monkeypatch):
     limits: list[tuple[float, int | None]] = []
     monkeypatch.setenv(SHARED_BY, str(count))
     facts = types.SimpleNamespace(total_memory=80 * 2**30)
@@ -277,7 +257,7 @@ def test_a_worker_keeps_to_its_part_of_the_memory(
         limit_gpu_memory(torch.device("cuda"))
 
 
-def test_a_record_says_that_the_gpu_was_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_says_that_the_gpu_was_shared(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "H200")
     assert "gpu_shared_by" not in hardware(torch.device("cuda"))
     monkeypatch.setenv(SHARED_BY, "4")

@@ -35,7 +35,7 @@ def record(folder: Path, *overrides: str, processes: int, cell: list[str] = CELL
 
 
 @pytest.mark.slow
-def test_batch_norm_has_the_statistics_of_all_processes(tmp_path: Path) -> None:
+def test_batch_norm_has_the_statistics_of_all_processes(tmp_path):
     process = run_module("tests.helpers.runs.two_processes", tmp_path / "worst.json", processes=2)
     assert process.returncode == 0, process.stderr
     worst = json.loads((tmp_path / "worst.json").read_text())
@@ -44,13 +44,13 @@ def test_batch_norm_has_the_statistics_of_all_processes(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def alone(tmp_path_factory):
     return record(tmp_path_factory.mktemp("alone"), processes=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_processes_train_as_one(strategy: str, alone: dict[str, Any], tmp_path: Path) -> None:
+def test_two_processes_train_as_one(strategy, alone, tmp_path):
     both = record(tmp_path, f"trainer.strategy={strategy}", processes=2)
     assert both["hash"] == alone["hash"]
     assert both["cost"]["processes"] == 2
@@ -61,7 +61,7 @@ def test_two_processes_train_as_one(strategy: str, alone: dict[str, Any], tmp_pa
 
 
 @pytest.mark.slow
-def test_two_processes_sample_the_images_of_one(tmp_path: Path) -> None:
+def test_two_processes_sample_the_images_of_one(tmp_path):
     """With the weights of the best validation, which only the first process reads."""
     options = ["task=sr", "pattern=NS", "trainer.micro_batch_size=2", "trainer.checkpoint_selection=best"]
     one, two = (record(tmp_path / str(n), processes=n, cell=[*SETTINGS, *options]) for n in (1, 2))
@@ -70,16 +70,14 @@ def test_two_processes_sample_the_images_of_one(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def language_model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def language_model(tmp_path_factory):
     return record(tmp_path_factory.mktemp("alone"), processes=1, cell=LM)
 
 
 @pytest.mark.parametrize(
     ("step", "count"), [({}, 1), ({"SLURM_STEP_ID": "4294967291"}, 1), ({"SLURM_STEP_ID": "0"}, 4)]
 )
-def test_a_batch_script_is_one_process(
-    step: dict[str, str], count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_batch_script_is_one_process(step, count, monkeypatch, caplog):
     """It has the variables of srun; an interactive shell also has a step, with a number of its own."""
     monkeypatch.delenv("SLURM_STEP_ID", raising=False)
     for name, value in {"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", **step}.items():
@@ -106,13 +104,7 @@ SRUN = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_S
         ({"WORLD_SIZE": "1"}, Processes(), ""),
     ],
 )
-def test_ranks_of_every_launcher_are_used_or_named(
-    variables: dict[str, str],
-    expected: Processes,
-    unused: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_ranks_of_every_launcher_are_used_or_named(variables, expected, unused, monkeypatch, caplog):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     _name_unused.cache_clear()
@@ -124,7 +116,7 @@ def test_ranks_of_every_launcher_are_used_or_named(
     assert find_processes() == Processes()
 
 
-def test_parallel_steps_of_a_job_have_ports_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_steps_of_a_job_have_ports_of_their_own(monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="node1\n"))
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     ports = set()
@@ -140,9 +132,7 @@ def test_parallel_steps_of_a_job_have_ports_of_their_own(monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [("ddp", "trainer.micro_batch_size=2"), ("fsdp",)])
-def test_two_processes_train_a_language_model_as_one(
-    overrides: tuple[str, ...], language_model: dict[str, Any], tmp_path: Path
-) -> None:
+def test_two_processes_train_a_language_model_as_one(overrides, language_model, tmp_path):
     """No batch norm here: micro-batches change nothing either."""
     strategy, *more = overrides
     alone = language_model
@@ -157,7 +147,7 @@ def test_two_processes_train_a_language_model_as_one(
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_goes_on_in_two_and_in_one(tmp_path: Path) -> None:
+def test_a_run_of_two_processes_goes_on_in_two_and_in_one(tmp_path):
     """From the shards of both: in two bit-identical to a run that was not killed, in one the same but for rounding."""
     options = [*LM, "trainer.checkpoint_every=1", "trainer.strategy=fsdp"]
     free = record(tmp_path / "free", processes=2, cell=options)
@@ -183,7 +173,7 @@ def test_a_run_of_two_processes_goes_on_in_two_and_in_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("kind", "backend"), [("cpu", "gloo"), ("cuda", "nccl")])
-def test_each_process_uses_its_own_gpu(kind: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_uses_its_own_gpu(kind, backend, monkeypatch):
     """On a machine without GPUs: the calls to torch are recorded."""
     device, called = torch.device(kind, 1) if kind == "cuda" else torch.device("cpu"), list[Any]()
     monkeypatch.setenv("MASTER_ADDR", "localhost")
@@ -196,7 +186,7 @@ def test_each_process_uses_its_own_gpu(kind: str, backend: str, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_reversible_layers_of_two_processes_are_those_of_one(tmp_path: Path) -> None:
+def test_reversible_layers_of_two_processes_are_those_of_one(tmp_path):
     losses = []
     for strategy, count in (("ddp", 1), ("ddp", 2), ("fsdp", 2)):
         overrides = [f"trainer.strategy={strategy}", "backbone=gpt2_reversible"]

@@ -46,7 +46,7 @@ def _arguments(folder: Path, task: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
-def test_two_processes_that_are_killed_score_what_one_scores(task: str, tmp_path: Path) -> None:
+def test_two_processes_that_are_killed_score_what_one_scores(task, tmp_path):
     """Bit-identical to one process with the same micro-batches.
 
     With batch norm, training is that of two processes that are not killed, and only the evaluation that of one.

@@ -1,44 +1,65 @@
-"""What a command says of its cells while they run."""
+"""What a command says of its cells before and while they run."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from attentions.softmax import VanillaAttention
+from cab.config.run_config import ClusterConfig
 from cab.errors import UnsupportedError, UserError
-from cab.runner.report import Outcome, Report
+from cab.files import cache
+from cab.records.files import record_path
+from cab.records.record import Record, with_checksum
+from cab.runner.launch import run_jobs
+from cab.runner.plan import planned_runs
+from cab.runner.report import Job, Outcome, Report
+from cab.runner.run import run_cell
+from tests.helpers.command import ROOT
+from tests.helpers.earlier_records import as_before
+from tests.helpers.runs.processes import environment
+from tests.helpers.runs.troubled import trained
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def clock(monkeypatch):
     """Seconds, for a test to set."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 
-def test_the_time_left_is_told_from_the_first_trained_cell_on(clock: list[float]) -> None:
-    report = Report(expected=12, started=clock[0])
-    report.add(Outcome("a", "cached", None))
-    assert report.progress() == " (1 of 12)"
-    clock[0] += 6
-    report.add(Outcome("b", "completed", None))
-    assert report.progress() == " (2 of 12, about 1 min left)"
-    clock[0] += 114
-    report.add(Outcome("c", "completed", None))
-    assert report.progress() == " (3 of 12, about 9 min left)"
+@pytest.mark.parametrize(
+    ("expected", "story"),
+    [
+        (12, [(0, "cached", " (1 of 12)"), (6, "completed", " (2 of 12, about 1 min left)"),
+              (114, "completed", " (3 of 12, about 9 min left)")]),
+        (2, [(60, "completed", " (1 of 2, about 1 min left)"), (0, "completed", " (2 of 2)")]),
+        (1, [(5, "completed", "")]),
+    ],
+)  # fmt: skip
+def test_the_time_left_is_told_from_the_first_trained_cell_on(expected, story, clock):
+    report = Report(expected=expected, started=clock[0])
+    for seconds, kind, progress in story:
+        clock[0] += seconds
+        report.add(Outcome("a cell", kind, None))
+        assert report.progress() == progress
 
 
-def test_the_last_cell_leaves_no_time(clock: list[float]) -> None:
-    report = Report(expected=2, started=clock[0])
-    clock[0] += 5
-    for title in "ab":
-        report.add(Outcome(title, "completed", None))
-    assert report.progress() == " (2 of 2)"
-
-
-def test_a_cell_without_a_record_is_none_of_the_rest() -> None:
+def test_a_cell_without_a_record_is_none_of_the_rest():
     report = Report(expected=3)
     report.add_error(UnsupportedError("no such cell"), "cab run a")
     report.add_error(UserError("a mistake"), "cab run b")
@@ -47,7 +68,106 @@ def test_a_cell_without_a_record_is_none_of_the_rest() -> None:
     assert (report.left_out, report.failures) == (["no such cell"], ["cab run b: a mistake"])
 
 
-def test_a_single_cell_has_no_count() -> None:
-    report = Report()
-    report.add(Outcome("a", "completed", None))
-    assert report.progress() == ""
+QUESTION = (
+    "2 of 3 records were measured with other code of the project (cab.runner.batches): add accept_code=true to use "
+    "them, or accept_code=false to run their cells again"
+)
+
+
+def with_other_code(path: Path, module: str) -> None:
+    content = json.loads(path.read_text())
+    assert module in content["program"]["project"]
+    content["program"]["project"][module] = "0" * 16
+    path.write_text(json.dumps(with_checksum(content)))
+
+
+@pytest.fixture
+def configs(troubled):
+    """Four cells: two with records of other code, one with a record of today's, one without."""
+    configs = [troubled("trainer.max_steps=1", f"seed={seed}") for seed in range(4)]
+    for config in configs[:3]:
+        record = trained(config)
+        path = record_path(Path(config["results_dir"]), record.hash)
+        if config is not configs[2]:
+            with_other_code(path, "cab.runner.batches")
+    return configs
+
+
+def run(configs: list[dict[str, Any]], **answer: Any) -> list[str]:
+    jobs = [Job({**config, **answer}, "") for config in configs]
+    return [outcome.kind for outcome in run_jobs(jobs, Report(), ClusterConfig()).outcomes]
+
+
+def test_a_sweep_asks_once_before_it_runs(configs, caplog):
+    with pytest.raises(UserError) as asked:
+        run(configs)
+    assert str(asked.value) == QUESTION
+    with pytest.raises(UserError) as asked:
+        planned_runs([Job(config, "") for config in configs], Report())
+    assert str(asked.value) == QUESTION
+    assert len(list(Path(configs[0]["results_dir"]).glob("*.json"))) == 3, "nothing was run"
+    assert run(configs, accept_code=True) == ["cached", "cached", "cached", "completed"]
+    assert caplog.text.count("cached: other code of the project (cab.runner.batches) since") == 2
+    assert run(configs, accept_code=False) == ["completed", "completed", "cached", "cached"]
+    assert run(configs) == ["cached"] * 4
+
+
+def test_a_single_cell_asks_the_same(configs):
+    with pytest.raises(UserError, match=r"1 of 1 record was measured with other code of the project \(cab.runner.bat"):
+        run_cell(configs[0])
+
+
+def test_a_record_from_before_an_upgrade_is_found_under_its_name(troubled):
+    """The first of a configuration, and one named after its code."""
+    config = troubled("trainer.max_steps=1")
+    record = trained(config)
+    path = record_path(Path(config["results_dir"]), record.hash)
+    code = as_before(path, VanillaAttention)
+    assert run_cell(config).kind == "cached"
+    path.rename(path.with_name(f"{record.hash}-{code[:8]}.json"))
+    assert run_cell(config).kind == "cached"
+    content = json.loads(path.with_name(f"{record.hash}-{code[:8]}.json").read_text())
+    other = {**content, "program": {"attention": {}, "project": {}}, "attention_code": "1" * 16}
+    path.write_text(json.dumps(with_checksum(other)))
+    assert Record.read(path).attention_code == "1" * 16
+    assert run_cell(config).kind == "cached"
+
+
+def test_a_slow_part_of_the_set_up_is_reported(monkeypatch):
+    said = threading.Event()
+    monkeypatch.setattr(cache, "SLOW", 0.001)
+    monkeypatch.setattr(cache.log, "info", lambda *_: said.set())
+    with cache.report_waiting("loading the data"):
+        assert said.wait(10)
+
+
+COMMAND = ["run", "-m", "task=lstf", "dataset=synthetic", "attention=vanilla,abc", "pattern=NC", "preset=smoke"]
+COMMAND += ["device=cpu", "cluster=local", "cluster.workers=2", "trainer.max_steps=8", "trainer.validate_every=4"]
+
+
+@pytest.mark.slow
+def test_two_workers_in_a_real_terminal(tmp_path):
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cab.cli.main", *COMMAND, f"results_dir={tmp_path / 'results'}"],
+        cwd=tmp_path,
+        env=environment(PYTHONPATH=str(ROOT)),
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    drawn = b""
+    while True:
+        try:
+            block = os.read(ours, 1 << 16)
+        except OSError:  # the other side is closed
+            break
+        if not block:
+            break
+        drawn += block
+    assert process.wait() == 0, drawn.decode()
+    text = drawn.decode()
+    for attention in ("vanilla", "abc"):
+        assert re.search(rf"finished: lstf synthetic M informer NC {attention} smoke 1 \(\d of 2", text), text
+    assert re.search(r"runs: +\d+%.*[12]/2", text), text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from cab.runner.run import run_cell
 from tests.helpers.made_records import make_record
 from tests.helpers.runs.troubled import Troubled, trained
 
-MakeConfig = Callable[..., dict[str, Any]]
 OTHER_CODE = "0" * 16
 MINE = """
 from cab import Attention
@@ -42,7 +40,7 @@ class Mine(Attention):
 
 
 @pytest.fixture(autouse=True)
-def _logged(caplog: pytest.LogCaptureFixture) -> None:
+def _logged(caplog):
     caplog.set_level(logging.INFO)
 
 
@@ -51,7 +49,7 @@ def change(what: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     if what in ("attention", "project"):
         name = "attentions.softmax" if what == "attention" else "backbones.made"
 
-        def program_of(cell: Cell, **options: bool) -> Program:
+        def program_of(cell, **options):
             parts = vars(original(cell, **options))
             return Program(**{**parts, what: {**parts[what], name: OTHER_CODE}})
 
@@ -81,11 +79,11 @@ DECISIVE = ("configuration", "attention", "project", "data")
 
 
 @pytest.fixture(autouse=True)
-def _made_module(monkeypatch: pytest.MonkeyPatch) -> None:
+def _made_module(monkeypatch):
     """Every run of these tests has executed a backbone of the project that can be changed."""
     original = provenance.program_of
 
-    def program_of(cell: Cell, **options: bool) -> Program:
+    def program_of(cell, **options):
         program = original(cell, **options)
         return Program(program.attention, {**program.project, "backbones.made": "1" * 16})
 
@@ -94,9 +92,7 @@ def _made_module(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("what", "words"), DIFFERENCES)
-def test_a_cached_result(
-    what: str, words: str, troubled: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
+def test_a_cached_result(what, words, troubled, monkeypatch, caplog):
     """Also on its way to a pool or to Slurm."""
     if what == "configuration":
         change(what, monkeypatch)
@@ -118,9 +114,7 @@ def test_a_cached_result(
     assert re.search(words, caplog.text)
 
 
-def test_other_code_of_the_attention_is_a_result_beside_it(
-    troubled: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
+def test_other_code_of_the_attention_is_a_result_beside_it(troubled, monkeypatch, caplog):
     first = trained(troubled())
     change("attention", monkeypatch)
     second = trained(troubled())
@@ -138,9 +132,7 @@ def test_other_code_of_the_attention_is_a_result_beside_it(
 
 @pytest.mark.parametrize("is_in", ["folder", "checkpoint"])
 @pytest.mark.parametrize(("what", "words"), [("", ""), *DIFFERENCES])
-def test_an_interrupted_run(
-    what: str, words: str, is_in: str, troubled: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
+def test_an_interrupted_run(what, words, is_in, troubled, monkeypatch, caplog):
     settings = ["trainer.checkpoint_every=1", "retry=[failed]"]
     if what == "configuration":
         change(what, monkeypatch)
@@ -160,7 +152,7 @@ def test_an_interrupted_run(
     assert record.data == {"made": "anew" if what == "data" else "for tests"}
 
 
-def test_a_file_is_another_cell_with_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_another_cell_with_other_code(tmp_path, monkeypatch):
     """One relative name in two folders, and one file before and after an edit, are different attentions."""
     hashes = []
     for number, folder in enumerate(["a", "b", "copy of a"]):
@@ -184,7 +176,7 @@ def config_of(attention: str, *overrides: str) -> dict[str, Any]:
     return compose([*cell, f"attention='{attention}'", *overrides])
 
 
-def test_a_record_names_the_code_that_was_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_names_the_code_that_was_executed(tmp_path, monkeypatch):
     """Files are read once; an edit during a run does not change the hash, nor the name of the run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scale.py").write_text("FACTOR = 1\n")
@@ -207,9 +199,7 @@ def write(folder: Path, code: str, seed: int, *, day: int, attention: str = "abc
     return Record.read(record.write(folder))
 
 
-def test_seeds_of_different_code_are_different_rows(
-    tmp_path: Path, caplog: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seeds_of_different_code_are_different_rows(tmp_path, caplog, capsys, cab):
     old, new = "2ac5dc00" * 2, "d7d4ed00" * 2
     write(tmp_path, old, 1, day=1, mse=1.0)
     write(tmp_path, new, 2, day=2, mse=3.0)
@@ -224,11 +214,10 @@ def test_seeds_of_different_code_are_different_rows(
     board = (tmp_path / "board" / "leaderboard.csv").read_text()
     assert "abc [2ac5dc00]" in board
     capsys.readouterr()
-    assert main(["score", str(tmp_path)]) == 0
-    assert "abc [2ac5dc00]" in capsys.readouterr().out
+    assert "abc [2ac5dc00]" in cab("score", str(tmp_path)).out
 
 
-def test_reference_results_are_in_no_row_with_others(tmp_path: Path) -> None:
+def test_reference_results_are_in_no_row_with_others(tmp_path):
     """Not even those of the same code and of other seeds."""
     bundled = next(record for _, record in records_in(REFERENCE_DIRS[1], []) if record.cell["attention"] == "linear")
     config = {**bundled.config, "seed": 99}
@@ -243,7 +232,7 @@ def test_reference_results_are_in_no_row_with_others(tmp_path: Path) -> None:
     assert set(names_of_programs(programs)) == {"abc", "abc [11111111]"}
 
 
-def test_seeds_of_different_code_of_the_project_are_averaged_on_request_only(tmp_path: Path, caplog: Any) -> None:
+def test_seeds_of_different_code_of_the_project_are_averaged_on_request_only(tmp_path, caplog):
     for seed, digest in ((1, "a" * 16), (2, "b" * 16), (3, "b" * 16)):
         program = Program({"attentions.abc": "c"}, {"backbones.informer": digest, f"tasks.only{seed}": "d"})
         started = f"2026-11-0{seed}T12:00:00+00:00"
@@ -255,13 +244,13 @@ def test_seeds_of_different_code_of_the_project_are_averaged_on_request_only(tmp
     assert set(load_results(tmp_path, accept_code=True)["attention"]) == {"abc [mixed code]"}
 
 
-def test_an_unknown_program_is_equal_to_no_other(tmp_path: Path) -> None:
+def test_an_unknown_program_is_equal_to_no_other(tmp_path):
     for seed in (1, 2):
         make_record({"mse": 1.0}, seed=seed, attention_code="", attention="abc").write(tmp_path)
     assert load_results(tmp_path)["attention"].nunique() == 2
 
 
-def test_seeds_of_different_micro_batches_are_named(tmp_path: Path, caplog: Any) -> None:
+def test_seeds_of_different_micro_batches_are_named(tmp_path, caplog):
     for seed, size in ((1, 4), (2, None)):
         make_record({"mse": 1.0}, seed=seed, config={"trainer": {"batch_size": 8, "micro_batch_size": size}}).write(
             tmp_path
@@ -272,15 +261,14 @@ def test_seeds_of_different_micro_batches_are_named(tmp_path: Path, caplog: Any)
     assert "trainer.forward_batch=4" in caplog.text
 
 
-def test_reproduce_names_the_change(troubled: MakeConfig, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_reproduce_names_the_change(troubled, monkeypatch, cab):
     record = trained(troubled())
     change("project", monkeypatch)
     path = Path(troubled()["results_dir"]) / f"{record.hash}.json"
-    assert main(["reproduce", str(path)]) == 0
-    assert "other code of the project (backbones.made)" in capsys.readouterr().out
+    assert "other code of the project (backbones.made)" in cab("reproduce", str(path)).out
 
 
-def test_code_of_one_file_does_not_change_the_next_cell_of_a_sweep(tmp_path: Path, monkeypatch: Any) -> None:
+def test_code_of_one_file_does_not_change_the_next_cell_of_a_sweep(tmp_path, monkeypatch):
     """Each file has a process of its own, with its own helpers of one name."""
     monkeypatch.setattr(ABCAttention, "attend", ABCAttention.attend)  # restored: the files are imported here as well
     monkeypatch.chdir(tmp_path)

@@ -1,14 +1,9 @@
-"""A record that is already there: it is of this cell and of today's data, or it is said."""
-
-from __future__ import annotations
+"""A record that is already there: it is of this cell and of today's data, or it is said; and one trained again."""
 
 import dataclasses
 import json
 import os
 import socket
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -21,19 +16,15 @@ from cab.runner.report import Job, Report, cells_to_run
 from cab.runner.run import run_cell
 from tests.helpers.runs.troubled import Troubled, trained
 
-Cell = Callable[..., dict[str, Any]]
-
 
 @pytest.fixture
-def measured(troubled: Cell, tmp_path: Path) -> Path:
+def measured(troubled, tmp_path):
     """The record of a finished cell."""
     record = trained(troubled("trainer.max_steps=1"))
     return tmp_path / f"{record.hash}.json"
 
 
-def test_a_sweep_reads_the_data_of_its_found_cells_once(
-    measured: Path, troubled: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_reads_the_data_of_its_found_cells_once(measured, troubled, monkeypatch):
     read = []
     monkeypatch.setattr(Troubled, "setup", lambda self, root: read.append(root))  # noqa: ARG005
     report = Report()
@@ -44,10 +35,8 @@ def test_a_sweep_reads_the_data_of_its_found_cells_once(
     assert len(read) == 1
 
 
-def test_data_that_are_not_here_leave_the_record_its_word(
-    measured: Path, troubled: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(self: Troubled, root: Path | None) -> None:  # noqa: ARG001
+def test_data_that_are_not_here_leave_the_record_its_word(measured, troubled, monkeypatch):
+    def missing(self, root):  # noqa: ARG001
         raise UserError("no data")
 
     monkeypatch.setattr(Troubled, "setup", missing)
@@ -55,36 +44,27 @@ def test_data_that_are_not_here_leave_the_record_its_word(
     assert run_cell(troubled("trainer.max_steps=1")).kind == "cached"
 
 
-def test_the_record_of_another_cell_under_this_name(measured: Path, troubled: Cell) -> None:
+def test_the_record_of_another_cell_under_this_name(measured, troubled):
     other = trained(troubled("trainer.max_steps=1", "seed=2"))
     measured.write_bytes((measured.parent / f"{other.hash}.json").read_bytes())
     with pytest.raises(UserError, match=f"contains the record of cell {other.hash}"):
         run_cell(troubled("trainer.max_steps=1"))
 
 
-def resealed(path: Path, **cell: Any) -> Path:
-    """The record at ``path`` with other names in its cell, and a checksum that fits them."""
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(with_checksum(content | {"cell": content["cell"] | cell})))
-    return path
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ({"attention": "abc"}, "its cell has attention 'abc', its configuration 'vanilla'"),
+        ({"config_variant": "easier"}, "has config_variant 'easier', but its configuration is that of ''"),
+    ],
+)
+def test_a_relabeled_record_is_not_reproduced(cell, message, measured, cab):
+    content = json.loads(measured.read_text())
+    measured.write_text(json.dumps(with_checksum(content | {"cell": content["cell"] | cell})))
+    assert message in cab("reproduce", str(measured), status=2).err
 
 
-def test_a_relabeled_record_is_named_and_run_again(
-    measured: Path, troubled: Cell, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert main(["reproduce", str(resealed(measured, attention="abc"))]) == 2
-    assert run_cell(troubled("trainer.max_steps=1")).kind == "completed"
-    assert "its cell has attention 'abc', its configuration 'vanilla'" in caplog.text
-
-
-def test_a_variant_is_compared_with_the_code_of_the_task(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", str(resealed(measured, config_variant="easier"))]) == 2
-    assert "has config_variant 'easier', but its configuration is that of ''" in capsys.readouterr().err
-
-
-def test_only_what_killed_processes_left_is_removed(
-    measured: Path, troubled: Cell, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_only_what_killed_processes_left_is_removed(measured, troubled, tmp_path_factory):
     """Also from a folder with links, which are not followed."""
     folder, precious = measured.with_suffix(""), tmp_path_factory.mktemp("elsewhere") / "mine.txt"
     left = [measured.parent / f".{measured.name}-0123abcd.tmp", folder / ".weights.pt-0123.tmp"]
@@ -101,7 +81,7 @@ def test_only_what_killed_processes_left_is_removed(
     assert all(path.exists() for path in others)
 
 
-def test_files_have_the_permissions_that_the_umask_leaves(troubled: Cell, tmp_path: Path) -> None:
+def test_files_have_the_permissions_that_the_umask_leaves(troubled, tmp_path):
     before = os.umask(0o027)
     try:
         run_cell(troubled("trainer.max_steps=1"))
@@ -112,9 +92,7 @@ def test_files_have_the_permissions_that_the_umask_leaves(troubled: Cell, tmp_pa
     assert {name: mode for name, mode in modes.items() if name != "lock" and mode != 0o640} == {}
 
 
-def test_a_run_on_files_that_are_not_the_published_ones_is_marked(
-    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_on_files_that_are_not_the_published_ones_is_marked(troubled, tmp_path, monkeypatch, caplog):
     found = {"synthetic": data_sets()["etth1"]}
     monkeypatch.setattr("cab.data.sources.data_sets", lambda: found)
     monkeypatch.setattr("cab.runner.provenance.is_generated", lambda _: False)
@@ -124,7 +102,7 @@ def test_a_run_on_files_that_are_not_the_published_ones_is_marked(
     assert caplog.text.count("ETTh1.csv is not the published file") == 1
 
 
-def test_a_single_run_that_is_busy_has_its_own_status(measured: Path, troubled: Cell) -> None:
+def test_a_single_run_that_is_busy_has_its_own_status(measured, troubled):
     with FileLock(measured.with_suffix("") / "lock"):
         outcome = run_cell(troubled("trainer.max_steps=1", "force=true"))
     assert outcome.kind == "locked"
@@ -134,7 +112,7 @@ def test_a_single_run_that_is_busy_has_its_own_status(measured: Path, troubled: 
         assert report.exit_status == status
 
 
-def test_a_worker_that_dies_does_not_pass_off_the_old_record(measured: Path, troubled: Cell) -> None:
+def test_a_worker_that_dies_does_not_pass_off_the_old_record(measured, troubled):
     """Nor is a new one refused for the clock of its machine."""
     config = troubled("trainer.max_steps=1", "force=true")
     report = Report()
@@ -146,9 +124,7 @@ def test_a_worker_that_dies_does_not_pass_off_the_old_record(measured: Path, tro
     assert len(report.failures) == len(report.outcomes) == 1
 
 
-def test_a_cost_has_processor_seconds_the_load_and_the_expected_hours(
-    troubled: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cost_has_processor_seconds_the_load_and_the_expected_hours(troubled, monkeypatch):
     row = {"preset": "smoke", "task": "troubled", "dataset": "", "backbone": "gpt2", "hours": "0.5", "hardware": "GPU"}
     monkeypatch.setattr("cab.runner.cell.read_rows", lambda _: (row | {"preset": "mini", "hours": "7"}, row))
     record = trained(troubled("trainer.max_steps=1"))
@@ -158,9 +134,7 @@ def test_a_cost_has_processor_seconds_the_load_and_the_expected_hours(
 
 
 @pytest.mark.parametrize("force", ["true", "false"])
-def test_a_folder_that_is_a_link_is_not_followed(
-    force: str, measured: Path, troubled: Cell, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_folder_that_is_a_link_is_not_followed(force, measured, troubled, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "mine.txt").write_text("precious")
     folder = measured.with_suffix("")
@@ -172,3 +146,40 @@ def test_a_folder_that_is_a_link_is_not_followed(
         run_cell(troubled("trainer.max_steps=1", f"force={force}"))
     assert [path.name for path in elsewhere.iterdir()] == ["mine.txt"]
     assert measured.exists() == (force == "true")
+
+
+def test_reproduce_compares(troubled, tmp_path, cab):
+    record = trained(troubled())
+    path = tmp_path / f"{record.hash}.json"
+    assert "equal" in cab("reproduce", str(path)).out
+    changed = json.loads(path.read_text())
+    changed["metrics"][0]["value"] += 0.5
+    changed["versions"]["torch"] = "0.1"
+    path.write_text(json.dumps(with_checksum(changed)))
+    printed = cab("reproduce", str(path), status=1).out
+    assert "differs" in printed
+    assert "torch was 0.1, is " in printed
+    assert main(["reproduce", str(path), "--tolerance", "10"]) == 0
+    run_cell(troubled("seed=3", trouble="oom"))
+    [oom] = [p for p in tmp_path.glob("*.json") if p != path]
+    assert main(["reproduce", str(oom)]) == 2
+
+
+def test_reproduce_never_replaces_the_record(troubled, tmp_path):
+    record = trained(troubled())
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert main(["reproduce", str(tmp_path / f"{record.hash}.json"), "--results-dir", str(tmp_path)]) == 2
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_reproduce_uses_the_precision_that_the_run_resolved(troubled, tmp_path, cab):
+    """As the record of a GPU: its ``auto`` was another precision than that of this machine."""
+    path = tmp_path / f"{trained(troubled()).hash}.json"
+    content = json.loads(path.read_text())
+    content["config"]["trainer"]["precision"] = "bf16-mixed"
+    path.write_text(json.dumps(with_checksum(content)))
+    printed = cab("reproduce", str(path), "--tolerance", "1", "--results-dir", str(tmp_path / "again")).out
+    assert "definition of the cell has changed" not in printed
+    assert "trainer.precision" not in printed
+    [repeated] = (tmp_path / "again").glob("*.json")
+    assert Record.read(repeated).config["trainer"]["precision"] == "bf16-mixed"

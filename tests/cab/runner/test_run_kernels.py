@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
@@ -25,16 +23,16 @@ CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=gla", 
 CELL += ["device=cpu", "trainer.max_steps=1", "trainer.validate_every=1"]
 
 
-def test_the_record_counts_backends_and_names_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_counts_backends_and_names_kernels(tmp_path, monkeypatch):
     """The kernels are those of one micro-batch, forward and backward, after the steps and without a trace of it."""
     names: list[list[str]] = []
     run_steps = loop.run_steps
 
-    def launch(call: Callable[[], object]) -> list[str]:
+    def launch(call):
         call()
         return ["a_kernel"]
 
-    def with_kernels(run: Any, objective: Any, batches: Any, order: Any, *rest: Any) -> None:
+    def with_kernels(run, objective, batches, order, *rest):
         run_steps(run, objective, batches, order, *rest)
         names.append(loop.launched_kernels(run, objective.model, order))
         assert all(parameter.grad is None for parameter in objective.parameters())
@@ -44,37 +42,34 @@ def test_the_record_counts_backends_and_names_kernels(tmp_path: Path, monkeypatc
     for selection in ("null", "{recurrence: pytorch}"):
         overrides = [*CELL, f"results_dir={tmp_path}", f"trainer.kernels={selection}"]
         record = run_sweeps([overrides], is_sweep=False).outcomes[0].record
-        assert record is not None
         counts = Record.read(tmp_path / f"{record.hash}.json").engine_facts["kernels"]
         assert counts["recurrence"] == {"pytorch": counts["block_recurrence"]["pytorch"]}
         assert names.pop() == ["a_kernel"]
 
 
-def test_a_backend_that_cannot_compute_ends_the_run(tmp_path: Path) -> None:
+def test_a_backend_that_cannot_compute_ends_the_run(tmp_path):
     with pytest.raises(UserError, match="fla does not compute recurrence: not on cuda"):
         run_sweeps([[*CELL, f"results_dir={tmp_path}", "trainer.kernels=fla"]], is_sweep=False)
 
 
 @pytest.mark.parametrize("selection", ["fls", "{recurrence: fls}", "{recurence: fla}"])
-def test_unknown_names_are_found_in_the_configuration(selection: str) -> None:
+def test_unknown_names_are_found_in_the_configuration(selection):
     with pytest.raises(UserError, match="unknown kernels"):
         Cell.from_config(compose([*CELL, f"trainer.kernels={selection}"]))
 
 
-def test_an_evaluation_uses_the_backends_of_the_training(tmp_path: Path) -> None:
+def test_an_evaluation_uses_the_backends_of_the_training(tmp_path):
     cell = Cell.from_config(compose([*CELL, f"results_dir={tmp_path}", "trainer.kernels=fla"]))
     cell.task.setup(None)
     with pytest.raises(UserError, match="fla does not compute"):
         evaluate(cell, make_initial_backbone(cell), torch.device("cpu"), Processes(), tmp_path)
 
 
-def test_an_evaluation_uses_the_float32_products_of_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_uses_the_float32_products_of_the_training(tmp_path, monkeypatch):
     cell = Cell.from_config(compose([*CELL, "trainer.float32_matmul_precision=high"]))
     used: list[tuple[str, bool]] = []
 
-    def note(*_: object) -> dict[str, float]:
+    def note(*_):
         used.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
         return {}
 
@@ -84,7 +79,7 @@ def test_an_evaluation_uses_the_float32_products_of_the_training(
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_kernels_are_part_of_the_configuration() -> None:
+def test_kernels_are_part_of_the_configuration():
     usual = Cell.from_config(compose(CELL)).hash
     assert Cell.from_config(compose([*CELL, "trainer.kernels=null"])).hash == usual
     assert Cell.from_config(compose([*CELL, "trainer.kernels=pytorch"])).hash != usual

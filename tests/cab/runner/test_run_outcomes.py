@@ -1,93 +1,278 @@
-"""What a single run answers with, and that yes and no mean yes and no."""
+"""What a run answers with and leaves, whatever goes wrong in it; test_folder_states.py is about its interruptions."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import logging
 import math
 import os
-from collections.abc import Callable
+import pickle
+import re
+import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tqdm import tqdm
 
 from cab import UserError
 from cab.cli.main import main
 from cab.cli.terminal import TerminalHandler
-from cab.records.record import Record
-from cab.runner.cell import Cell as CheckedCell
-from cab.runner.processes import Processes
+from cab.errors import Preempted
+from cab.records.record import Record, Status
+from cab.runner.cell import Cell
+from cab.runner.processes import Processes, StopSignals
+from cab.runner.provenance import ResourceUsage
 from cab.runner.run import run_cell
+from engines.torch.loggers import Loggers
+from tests.cab.runner.test_folder_hostile import Payload
+from tests.cab.runner.test_folder_states import flipped
 from tests.helpers.runs.fixtures import TROUBLED
-from tests.helpers.runs.troubled import trained
+from tests.helpers.runs.troubled import Troubled, trained
 
-Cell = Callable[..., dict[str, Any]]
+ONE_STEP = "trainer.max_steps=1"
 
 
-def test_a_single_run_without_a_score_is_status_1(
-    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def files_below(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_single_run_without_a_score_is_status_1(troubled, tmp_path, cab):
     troubled(trouble="crash")
     command = ["run", *TROUBLED, f"results_dir={tmp_path}"]
-    assert main(command) == 1
-    assert "failed: troubled synthetic" in capsys.readouterr().err
+    assert "failed: troubled synthetic" in cab(*command, status=1).err
     assert main(command) == 1, "found"
     troubled()
     assert main([*command, "force=true"]) == 0
 
 
-def test_a_run_without_a_score_is_status_1_in_a_sweep_as_well(
-    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_a_score_is_status_1_in_a_sweep_as_well(troubled, tmp_path, capsys, cab):
     troubled(trouble="nan")
-    command = ["run", "-m", *TROUBLED, "seed=1,2", f"results_dir={tmp_path}"]
-    assert main(command) == 1
+    assert main(["run", "-m", *TROUBLED, "seed=1,2", f"results_dir={tmp_path}"]) == 1
     assert capsys.readouterr().err.count("failed: troubled synthetic") == 2
     troubled()
-    assert main(["run", "--retry", "diverged", f"results_dir={tmp_path}"]) == 0
-    capsys.readouterr()
+    cab("run", "--retry", "diverged", f"results_dir={tmp_path}")
     assert main(["run", "--retry", "failed,oom,diverged", f"results_dir={tmp_path}"]) == 0
     assert f"nothing to retry: no run in {tmp_path} is failed or oom or diverged" in capsys.readouterr().err
-    for command in (
-        ["run", "--retry", "failed", f"results_dir={tmp_path / 'none'}"],
-        ["status", str(tmp_path / "none")],
-    ):
+    for command in (["run", "--retry", "failed", f"results_dir={tmp_path}/none"], ["status", f"{tmp_path}/none"]):
         assert main(command) == 2
 
 
-def test_only_the_first_process_of_a_run_reports(
-    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(troubled, tmp_path, cab):
+    for seed in (1, 2):
+        run_cell(troubled(f"seed={seed}", trouble="crash"), command=f"cab run seed={seed}")
+    records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
+    config = {name: value for name, value in records[1].config.items() if name != "data"}
+    dataclasses.replace(records[1], config=config).write(tmp_path)
+    troubled()
+    assert "data has no value" in cab("run", "--retry", "failed", f"results_dir={tmp_path}", status=1).err
+    records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
+    assert [records[seed].status for seed in (1, 2)] == ["failed", "finished"]
+    assert records[2].command == "cab run seed=2"
+
+
+def test_an_interrupted_cell_is_retried(troubled, tmp_path, cab):
+    path = tmp_path / f"{trained(troubled(ONE_STEP)).hash}.json"
+    path.unlink()
+    assert "finished" in cab("run", "--retry", "interrupted", f"results_dir={tmp_path}").out
+    assert path.exists()
+
+
+def test_only_the_first_process_of_a_run_reports(troubled, tmp_path, monkeypatch, cab):
     troubled()
     for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("cab.runner.run._attempt", lambda _: None)
     monkeypatch.setattr(Processes, "agree", lambda *_: True)
-    assert main(["run", *TROUBLED, f"results_dir={tmp_path}"]) == 0
-    assert capsys.readouterr() == ("", "")
+    assert cab("run", *TROUBLED, f"results_dir={tmp_path}") == ("", "")
 
 
-def test_yes_and_no_mean_true_and_false(troubled: Cell, tmp_path: Path) -> None:
+def test_yes_and_no_mean_true_and_false(troubled):
     for word, meant in {"no": False, "off": False, "No": False, "yes": True, "on": True, "TRUE": True}.items():
-        assert CheckedCell.from_config(troubled(f"force={word}")).config.force is meant
-    record = trained(troubled("trainer.max_steps=1"))
-    before = (tmp_path / f"{record.hash}.json").read_bytes()
-    assert run_cell(troubled("trainer.max_steps=1", "force=no")).kind == "cached"
-    assert (tmp_path / f"{record.hash}.json").read_bytes() == before
-    assert run_cell(troubled("trainer.max_steps=1", "force=yes")).kind == "completed"
+        assert Cell.from_config(troubled(f"force={word}")).config.force is meant
 
 
-def test_a_wrong_option_deletes_nothing(troubled: Cell, tmp_path: Path) -> None:
-    trained(troubled("trainer.max_steps=1"))
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+def test_what_cannot_run_writes_and_deletes_nothing(troubled, tmp_path, monkeypatch):
+    trained(troubled(ONE_STEP))
+    before = files_below(tmp_path)
     with pytest.raises(UserError, match=r"task\.at: "):
-        run_cell(troubled("trainer.max_steps=1", "force=yes", "task.at=2.5"))
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+        run_cell(troubled(ONE_STEP, "force=yes", "task.at=2.5"))
+    monkeypatch.setattr(Troubled, "packages", {"torch": "core", "no_such_module": "text"})
+    with pytest.raises(UserError, match=r"task 'troubled' requires an extra: `pip install 'cab-benchmark\[text\]'`"):
+        run_cell(troubled("seed=2"))
+    assert files_below(tmp_path) == before
 
 
-def test_log_lines_do_not_break_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diverged_run_can_go_on(troubled, tmp_path):
+    record = run_cell(troubled("trainer.stop_when_diverged=false", "trainer.checkpoint_every=2", trouble="nan")).record
+    assert (record.status, record.step) == ("diverged", 3)
+    assert list(tmp_path.glob("*/step-00000006.ckpt")), "it stopped at once"
+
+
+def test_an_interrupted_evaluation_finds_its_scores(troubled, tmp_path, monkeypatch):
+    """Until the run has a record."""
+    evaluate, scored = Troubled.evaluate, []
+
+    def interrupted(task, backbone, batches):
+        def score(batch):
+            scored.append(len(batch))
+            if len(scored) == 2:
+                raise KeyboardInterrupt
+            return len(batch)
+
+        assert batches.map(task.training_set, 5, score) == [5, 5, 2]
+        return evaluate(task, backbone, batches)
+
+    monkeypatch.setattr(Troubled, "evaluate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_cell(troubled())
+    assert run_cell(troubled()).record is not None
+    assert scored == [5, 5, 5, 2]
+    assert not list(tmp_path.glob("*/scores-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_outside_training_a_signal_stops_at_once(number):
+    before = signal.getsignal(number)
+    with StopSignals().watched(), pytest.raises(Preempted, match=number.name):
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_progress_in_the_folder_of_another_user_is_left_alone(troubled, tmp_path, monkeypatch):
+    record = trained(troubled())
+    left = tmp_path / record.hash / "step-00000006.ckpt"
+    left.touch()
+    monkeypatch.setattr("cab.runner.folder.discard_progress", lambda _: Path("/proc/version").unlink())
+    assert run_cell(troubled()).kind == "cached"
+    assert left.exists()
+
+
+def test_seconds_of_training_add_up(troubled, tmp_path):
+    settings = ["trainer.checkpoint_every=2", "retry=[failed]"]
+    cut = trained(troubled(*settings, trouble="crash"))
+    [checkpoint] = (tmp_path / cut.hash).glob("step-*.ckpt")
+    state = torch.load(checkpoint, weights_only=True)
+    state["history"]["seconds"] += 1000
+    torch.save(state, checkpoint)
+    cost = trained(troubled(*settings)).cost
+    assert 1000 < (cost.train_seconds or 0) <= (cost.wall_seconds or 0) < 2000
+
+
+class Odd(BaseException):
+    """Not an Exception, as those of some frameworks."""
+
+    def __str__(self) -> str:
+        return "half of a pair: \ud83d"
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no message")
+
+
+def gives(result: Any) -> Any:
+    """A function that returns the result, or raises it."""
+
+    def give(*_: Any, **__: Any) -> Any:
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    return give
+
+
+NO_METRIC = "RuntimeError: task 'troubled' does not return its metric 'score' but"
+NO_NUMBER = "RuntimeError: metric 'score' of task 'troubled' is"
+
+
+@pytest.mark.parametrize(
+    ("result", "error"),
+    [
+        ({}, f"{NO_METRIC} nothing"),
+        ({"SCORE": 3.0}, f"{NO_METRIC} SCORE"),
+        ({"score": math.nan}, f"{NO_NUMBER} nan"),
+        ({"score": math.inf}, f"{NO_NUMBER} inf"),
+        ({"score": 1e39}, f"{NO_NUMBER} 1e+39"),
+        (Odd(), "ExitError: the code raised Odd: half of a pair: \\ud83d"),
+        (MuteError(), "MuteError"),
+        (RuntimeError("no:\n  ValueError: 3 heads\nsee the log"), "RuntimeError: no: ValueError: 3 heads"),
+    ],
+)
+def test_an_evaluation_without_a_score_fails_the_run(result, error, troubled, tmp_path, monkeypatch):
+    monkeypatch.setattr(Troubled, "evaluate", gives(result))
+    record = trained(troubled(ONE_STEP))
+    assert (record.status, record.error) == (Status.FAILED, error)
+    assert (tmp_path / record.hash / "traceback.txt").exists()
+
+
+TOTAL = "metric 'total' of task 'troubled' is nan"
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "result", "warning"),
+    [
+        (Troubled, "save_plots", ValueError("bad backend"), "the plots failed: ValueError: bad backend"),
+        (Troubled, "save_plots", SystemExit(3), r"the plots failed: ExitError: .*sys\.exit\(3\)"),
+        (ResourceUsage, "memory", ValueError("x"), "the measurement of the cost failed: ValueError: x"),
+        (ResourceUsage, "memory", SystemExit(3), r"the measurement of the cost failed: ExitError: .*sys\.exit\(3\)"),
+        (Loggers, "write_record", SystemExit(3), ""),
+        (Troubled, "evaluate", {"score": 1.0, "total": math.nan}, TOTAL),  # as of a length that does not fit in memory
+    ],
+)
+def test_what_a_score_does_not_need_cannot_lose_it(owner, method, result, warning, troubled, monkeypatch, caplog):
+    expected = trained(troubled("seed=1", ONE_STEP)).metrics
+    monkeypatch.setattr(owner, method, gives(result))
+    record = trained(troubled("seed=1", ONE_STEP, "force=true"))
+    assert record.status is Status.FINISHED
+    assert [metric.value for metric in record.metrics] == (
+        [1.0, None] if method == "evaluate" else [metric.value for metric in expected]
+    )
+    warnings = record.engine_facts.get("warnings", [])
+    assert len(warnings) == bool(warning)
+    assert re.match(warning, "".join(warnings))
+    logged = {"evaluate": f"{TOTAL}: the record has no value of it", "write_record": "a logger failed: ExitError"}
+    assert logged.get(method, "") in caplog.text
+
+
+def test_a_program_that_changes_the_working_directory_has_a_record(troubled, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cell = troubled(ONE_STEP) | {"results_dir": "relative"}
+    monkeypatch.setattr("cab.runner.run.evaluate", lambda *_: os.chdir("/") or Path("relative/none").read_text())
+    record = trained(cell)
+    assert "changed the working directory to /, where relative paths are other files (" in record.error
+    assert Path.cwd() == tmp_path
+    assert list(Path("relative").glob(f"{record.hash}*.json"))
+
+
+WEIGHTS = {
+    "pickle": lambda path, state: pickle.dumps(Payload(path.parents[2] / "owned")),  # noqa: ARG005
+    "text": lambda path, state: b"hello",  # noqa: ARG005
+    "empty": lambda path, state: b"",  # noqa: ARG005
+    "flipped": flipped,
+    "shape": lambda path, state: {name: value[:1] for name, value in state.items()},  # noqa: ARG005
+    "list": lambda path, state: [state],  # noqa: ARG005
+    "missing": lambda path, state: dict([*state.items()][1:]),  # noqa: ARG005
+}
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_weights_that_cannot_be_loaded_are_a_user_error(kind, uncut, tmp_path, cab):
+    results = Path(shutil.copytree(uncut.config["results_dir"], tmp_path / "results"))
+    path = results / uncut.hash / "weights.pt"
+    content = WEIGHTS[kind](path, torch.load(path, weights_only=True))
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    said = cab("paper", "dilution", str(results / f"{uncut.hash}.json"), status=2).err
+    assert [word for word in (str(path), "force=true") if word not in said] == []
+    assert "weights_only" not in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "owned").exists()
+
+
+def test_log_lines_do_not_break_the_progress_bar(monkeypatch):
     terminal = io.StringIO()
     monkeypatch.setattr("sys.stderr", terminal)
     handler = TerminalHandler()
@@ -102,65 +287,10 @@ def test_log_lines_do_not_break_the_progress_bar(monkeypatch: pytest.MonkeyPatch
     assert "3/10" in said[said.index("at 3\n") :], "and drawn again below it"
 
 
-def test_a_record_names_no_terminal_codes(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = trained(troubled("trainer.max_steps=1"))
+def test_a_record_names_no_terminal_codes(troubled, tmp_path, cab):
+    record = trained(troubled(ONE_STEP))
     (tmp_path / f"{record.hash}.json").unlink()
     evil = Record(**{**vars(record), "cell": {**record.cell, "attention": "a\x1b]0;x\x07bc"}, "command": "run\x1b[0m"})
     evil.write(tmp_path)
-    assert main(["status", str(tmp_path)]) == 0
-    said = capsys.readouterr()
-    assert "\x1b" not in said.out + said.err
-    assert "\x07" not in said.out + said.err
-
-
-def test_a_cut_cell_is_gone_on_with(troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = trained(troubled("trainer.max_steps=1"))
-    path = tmp_path / f"{record.hash}.json"
-    path.unlink()
-    assert main(["run", "--retry", "interrupted", f"results_dir={tmp_path}"]) == 0
-    assert "finished" in capsys.readouterr().out
-    assert path.exists()
-
-
-def test_a_program_that_changes_the_working_directory_has_a_record(
-    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    cell = troubled("trainer.max_steps=1") | {"results_dir": "relative"}
-    monkeypatch.setattr("cab.runner.run.evaluate", lambda *_: os.chdir("/") or Path("relative/none").read_text())
-    record = run_cell(cell).record
-    assert record is not None
-    assert "changed the working directory to /, where relative paths are other files (" in record.error
-    assert Path.cwd() == tmp_path
-    assert list(Path("relative").glob(f"{record.hash}*.json"))
-
-
-@pytest.mark.parametrize(
-    ("scores", "message"),
-    [
-        ({}, "task 'troubled' does not return its metric 'score' but nothing"),
-        ({"SCORE": 3.0}, "task 'troubled' does not return its metric 'score' but SCORE"),
-        ({"score": math.nan}, "metric 'score' of task 'troubled' is nan"),
-        ({"score": math.inf}, "metric 'score' of task 'troubled' is inf"),
-        ({"score": 1e39}, "metric 'score' of task 'troubled' is 1e+39"),
-    ],
-)
-def test_a_metric_without_a_number_fails_the_run_by_name(
-    scores: dict[str, float], message: str, troubled: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cab.runner.run.evaluate", lambda *_: scores)
-    record = run_cell(troubled("trainer.max_steps=1")).record
-    assert record is not None
-    assert (record.status, record.error) == ("failed", f"RuntimeError: {message}")
-
-
-def test_a_further_metric_without_a_number_is_named(
-    troubled: Cell, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Such as that of a length that does not fit in memory, which must not cost the score."""
-    monkeypatch.setattr("cab.runner.run.evaluate", lambda *_: {"score": 1.0, "total": math.nan})
-    record = run_cell(troubled("trainer.max_steps=1")).record
-    assert record is not None
-    assert [metric.value for metric in record.metrics] == [1.0, None]
-    assert record.engine_facts["warnings"] == ["metric 'total' of task 'troubled' is nan"]
-    assert "metric 'total' of task 'troubled' is nan: the record has no value of it" in caplog.text
+    said = "".join(cab("status", str(tmp_path)))
+    assert not {"\x1b", "\x07"} & set(said)

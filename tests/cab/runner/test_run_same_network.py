@@ -25,22 +25,20 @@ def config(
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record]:
+def trained(tmp_path_factory):
     """Vanilla in NC, among vanilla slots."""
     folder = tmp_path_factory.mktemp("results")
     outcome = run_cell(config(folder, "attention=vanilla", "pattern=NC"))
     assert outcome.kind == "completed"
-    assert outcome.record is not None
     assert not outcome.record.weights_reused_from
     return folder, outcome.record
 
 
-def test_the_network_of_another_pattern_is_not_trained_again(trained: tuple[Path, Record]) -> None:
+def test_the_network_of_another_pattern_is_not_trained_again(trained):
     folder, first = trained
     shared = run_cell(config(folder, "attention=vanilla", "pattern=NS"))
     assert shared.kind == "reused"
     assert first.hash in shared.description
-    assert shared.record is not None
     assert shared.record.weights_reused_from == first.hash
     assert shared.record.metrics == first.metrics
     assert (shared.record.cell["pattern"], shared.record.config["pattern"]) == ("NS", "NS")
@@ -50,14 +48,11 @@ def test_the_network_of_another_pattern_is_not_trained_again(trained: tuple[Path
 
     own = run_cell(config(folder, "attention=vanilla", "pattern=NS", "force=true"))
     assert own.kind == "completed"
-    assert own.record is not None
     assert own.record.metrics == first.metrics, "the networks were not the same"
     assert not own.record.weights_reused_from
 
 
-def test_an_interrupted_run_whose_network_another_one_trained_is_finished(
-    trained: tuple[Path, Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_whose_network_another_one_trained_is_finished(trained, tmp_path, monkeypatch):
     """Nothing of it is left, and a process that is killed while it copies leaves nothing incomplete."""
     folder = Path(shutil.copytree(trained[0], tmp_path / "results"))
     cell = config(folder, "attention=vanilla", "pattern=CS", "trainer.checkpoint_every=1")
@@ -92,14 +87,12 @@ def killed(*_: Any) -> None:
         ("attention=vanilla", "pattern=CS", "trainer.learning_rate=0.05"),
     ],
 )
-def test_another_network_or_recipe_is(
-    trained: tuple[Path, Record], overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_network_or_recipe_is(trained, overrides, monkeypatch):
     monkeypatch.setattr("cab.runner.run._run_and_write", lambda run: None)  # noqa: ARG005
     assert run_cell(config(trained[0], *overrides)).kind == "completed"
 
 
-def test_other_data_or_other_code_is(trained: tuple[Path, Record], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_data_or_other_code_is(trained, monkeypatch):
     monkeypatch.setattr("cab.runner.run._run_and_write", lambda run: None)  # noqa: ARG005
     folder, _ = trained
     with monkeypatch.context() as other:
@@ -109,12 +102,12 @@ def test_other_data_or_other_code_is(trained: tuple[Path, Record], monkeypatch: 
     assert run_cell(config(folder, "attention=vanilla", "pattern=CS")).kind == "completed"
 
 
-def test_a_network_whose_slots_follow_the_test_is_another_in_each_pattern(tmp_path: Path) -> None:
+def test_a_network_whose_slots_follow_the_test_is_another_in_each_pattern(tmp_path):
     probe = config(tmp_path, "attention=vanilla", "pattern=NS", place="task=probe dataset=recall backbone=mixer")
     assert not list(same_network(Cell.from_config(probe)))
 
 
-def test_a_filler_that_is_not_sound_in_a_pattern_has_no_cell_there(tmp_path: Path) -> None:
+def test_a_filler_that_is_not_sound_in_a_pattern_has_no_cell_there(tmp_path):
     fillers = "other_attention={NS: probsparse, CS: probsparse}"  # as in the published runs
     twins = same_network(Cell.from_config(config(tmp_path, "attention=vanilla", "pattern=NC", fillers)))
     assert [(str(twin.config.pattern), twin.config.attention.name) for twin in twins] == [("NS", "probsparse")]

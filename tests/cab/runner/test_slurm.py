@@ -108,7 +108,7 @@ def leaderboard(folder: Path) -> str:
     return table.drop(columns=table.filter(regex="train_seconds|peak_memory_bytes").columns).to_csv()
 
 
-def test_a_sweep_with_faults_ends_as_one_without(tmp_path: Path) -> None:
+def test_a_sweep_with_faults_ends_as_one_without(tmp_path):
     faulty, calm = tmp_path / "faulty", tmp_path / "calm"
     sweep = cab(*CELLS, *CLUSTER, f"results_dir={faulty}")
     number = eventually(array)

@@ -1,21 +1,23 @@
-"""Submission to a Slurm whose commands are stand-ins: what is submitted, what is named, and what is not done twice."""
+"""Slurm whose commands are stand-ins: what is submitted, what its script has, what is named and not done twice."""
 
-from __future__ import annotations
-
+import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import submitit.core.logger  # noqa: F401
 
+from cab import UserError
 from cab.cli.main import main
+from cab.config.run_config import SlurmConfig
+from cab.runner import slurm
+from cab.runner.slurm import job_script
 from tests.helpers.runs.fixtures import TROUBLED
 
 # submitit configures logging when it is imported, which closes absl's handler and, within a test, pytest's own stream.
-Submit = Callable[..., tuple[int, str]]
 
 COMMANDS = {
     "sbatch": """
@@ -30,7 +32,7 @@ COMMANDS = {
 
 
 @pytest.fixture
-def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Submit:
+def submit(tmp_path, monkeypatch, capsys):
     """Run three cells on a cluster whose arrays have two jobs at most, of which it accepts some."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -39,7 +41,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=":")
 
-    def run(*options: str, accepted: int = 9) -> tuple[int, str]:
+    def run(*options, accepted=9):
         (tmp_path / "accepted").write_text(str(accepted))
         cells = [*TROUBLED, "seed=1,2,3", "cluster=slurm", f"results_dir={tmp_path / 'results'}"]
         return main(["run", "-m", *cells, *options]), capsys.readouterr().err
@@ -47,13 +49,13 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return run
 
 
-def test_without_waiting_the_submission_is_the_success(submit: Submit) -> None:
+def test_without_waiting_the_submission_is_the_success(submit):
     status, said = submit("cluster.wait=false")
     assert status == 0, said
     assert "submitted 3 cells to Slurm as 101, 102" in said
 
 
-def test_scripts_of_arrays_and_of_single_jobs_leave_out_what_is_0(submit: Submit, tmp_path: Path) -> None:
+def test_scripts_of_arrays_and_of_single_jobs_leave_out_what_is_0(submit, tmp_path):
     for cluster in (["cluster.time=0", "cluster.nodes=0"], ["cluster.time=7", "cluster.nodes=2"]):
         (tmp_path / "scripts").unlink(missing_ok=True)
         assert submit("cluster.wait=false", *cluster)[0] == 0
@@ -63,9 +65,7 @@ def test_scripts_of_arrays_and_of_single_jobs_leave_out_what_is_0(submit: Submit
         assert lines == ([] if "cluster.time=0" in cluster else ["#SBATCH --nodes=2", "#SBATCH --time=7"] * 2)
 
 
-def test_a_refusal_names_the_arrays_before_it_and_their_cells_are_not_submitted_again(
-    submit: Submit, tmp_path: Path
-) -> None:
+def test_a_refusal_names_the_arrays_before_it_and_their_cells_are_not_submitted_again(submit, tmp_path):
     status, said = submit(accepted=1)
     assert status == 2
     assert "submitted 2 of 3 cells as 101; Slurm rejected the others: sbatch: error: QOSMax" in said
@@ -78,7 +78,7 @@ def test_a_refusal_names_the_arrays_before_it_and_their_cells_are_not_submitted_
     assert "submitted 1 cell to Slurm as 104" in submit("cluster.wait=false")[1], "the job of one has ended"
 
 
-def test_another_cluster_on_the_same_disk_has_jobs_of_its_own(submit: Submit, tmp_path: Path) -> None:
+def test_another_cluster_on_the_same_disk_has_jobs_of_its_own(submit, tmp_path):
     assert "as 101, 102" in submit("cluster.wait=false")[1]
     (tmp_path / "queue").write_text("101_0 RUNNING\n101_1 RUNNING\n102 RUNNING\n")
     (tmp_path / "cluster").write_text("two")
@@ -86,7 +86,7 @@ def test_another_cluster_on_the_same_disk_has_jobs_of_its_own(submit: Submit, tm
     assert {path.name for path in (tmp_path / "results" / "slurm").iterdir()} == {"one", "two"}
 
 
-def test_nothing_is_submitted_to_a_cluster_that_does_not_give_its_name(submit: Submit, tmp_path: Path) -> None:
+def test_nothing_is_submitted_to_a_cluster_that_does_not_give_its_name(submit, tmp_path):
     (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho 'slurm_load_ctl_conf error' >&2; exit 1\n")
     status, said = submit("cluster.wait=false")
     assert status == 2
@@ -94,14 +94,14 @@ def test_nothing_is_submitted_to_a_cluster_that_does_not_give_its_name(submit: S
     assert not (tmp_path / "count").exists()
 
 
-def test_a_cell_whose_job_ended_without_a_record_is_a_failure(submit: Submit) -> None:
+def test_a_cell_whose_job_ended_without_a_record_is_a_failure(submit):
     status, said = submit()
     assert status == 1
     assert said.count("no record; its job 101_0 is ended") == 1
     assert said.count("no record; its job 102 is ended") == 1
 
 
-def test_a_job_that_is_canceled_before_its_cell_starts_ends_at_once(tmp_path: Path) -> None:
+def test_a_job_that_is_canceled_before_its_cell_starts_ends_at_once(tmp_path):
     program = tmp_path / "job.py"
     program.write_text(
         "import os, signal, cab.runner.run\n"
@@ -112,3 +112,67 @@ def test_a_job_that_is_canceled_before_its_cell_starts_ends_at_once(tmp_path: Pa
     )
     done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGTERM, done.stderr
+
+
+CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla", "preset=smoke", "device=cpu"]
+
+
+@pytest.mark.parametrize(("seeds", "array"), [("1", None), ("1,2,3", "--array=0-2%3")])
+def test_the_script_has_the_options_of_the_cluster(seeds, array, tmp_path, capsys):
+    cluster = ["cluster=slurm", "cluster.partition=low", "cluster.memory=7", "cluster.setup=[module load cuda]"]
+    cluster += ["cluster.extra.nodes=2", "cluster.extra.reservation=mine", "other_attention.NC=abc"]  # need no plus
+    results = tmp_path / "results"
+    assert main([*CELLS, f"seed={seeds}", *cluster, f"results_dir={results}", "--dry-run"]) == 0
+    table, script = capsys.readouterr().out.split("#!/bin/bash")
+    assert " min (two CPU cores)" in table
+    lines = script.splitlines()
+    assert {"#SBATCH --partition=low", "#SBATCH --mem=7GB", "#SBATCH --nodes=2", "module load cuda"} <= set(lines)
+    assert "#SBATCH --reservation=mine" in lines
+    assert (f"#SBATCH {array}" in lines) == (array is not None)
+    assert any(line.startswith("srun ") and str(results / "slurm") in line for line in lines)
+    assert not results.exists()
+
+
+def test_memory_per_core_excludes_memory_per_machine():
+    extra = {"mem-per-cpu": "4G"}
+    script = job_script(SlurmConfig(time=60, gpus=1, memory=0, extra=extra), Path("r"), 1)
+    assert [line for line in script.splitlines() if "mem" in line and "SBATCH" in line] == ["#SBATCH --mem-per-cpu=4G"]
+    with pytest.raises(UserError, match="exclude each other: set cluster"):
+        job_script(SlurmConfig(time=60, gpus=1, memory=16, extra=extra), Path("r"), 1)
+
+
+@pytest.mark.parametrize("extra", [{}, {"nodes": "2-4"}])
+def test_what_a_site_does_not_want_is_left_out(extra, tmp_path):
+    options = SlurmConfig(time=0, nodes=0, gpus=0, cpus=0, memory=0, extra=extra)
+    for count in (1, 3):
+        script = job_script(options, tmp_path, count)
+        lines = [line for line in script.splitlines() if re.match(r"#SBATCH --(time|nodes|gpus|cpus|mem)", line)]
+        assert lines == [f"#SBATCH --{name}={value}" for name, value in extra.items()]
+        given = {**vars(options), "time": 60, "nodes": 2, "extra": {}}
+        assert "#SBATCH --nodes=2\n" in (whole := job_script(SlurmConfig(**given), tmp_path, count))
+        assert "#SBATCH --time=60\n" in whole
+
+
+@pytest.mark.parametrize(
+    "given", [{"SBATCH_PARTITION": "debug", "SLURM_CPU_BIND": "mask", "SLURM_CONF": "a", "RANK": "1"}]
+)
+def test_a_submission_has_no_variables_of_a_surrounding_job(given, monkeypatch, caplog):
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with slurm._environment_of_slurm_removed():
+        assert given.keys() & os.environ.keys() == {"SLURM_CONF"}
+    assert given.items() <= os.environ.items()
+    assert "SBATCH_PARTITION of the environment is not used" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("cluster.account='a\n#SBATCH --nodes=9'", "cluster.account must be one line of printable text"),
+        ("cluster.constraint='a\rb'", "cluster.constraint must be one line"),
+        ("cluster.extra.comment='a\nrm -r .'", "cluster.extra.comment must be one line"),
+        ("results_dir=r/%j", "has a character that Slurm replaces; name another folder"),
+    ],
+)
+def test_an_option_does_not_leave_its_line(option, message, cab):
+    assert message in cab(*CELLS, "cluster=slurm", option, "--dry-run", status=2).err

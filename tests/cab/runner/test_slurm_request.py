@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from cab.cli.main import main
 from cab.config.compose import compose
 from cab.config.run_config import SlurmConfig
 from cab.runner.cell import Cell
@@ -39,12 +36,12 @@ def cell(name: str) -> Cell:
         ("smoke", {}, (60, 1, 16)),
     ],
 )
-def test_requests(name: str, own: dict[str, Any], expected: tuple[int, int, int]) -> None:
+def test_requests(name, own, expected):
     request = request_of(cell(name), SlurmConfig(**own))
     assert (request.time, request.gpus, request.memory) == expected
 
 
-def test_warnings_and_groups() -> None:
+def test_warnings_and_groups():
     cells = [cell("mlm"), cell("lstf"), cell("mlm")]
     assert not list(time_warnings(cells, SlurmConfig()))
     [warning] = time_warnings(cells, SlurmConfig(gpus=1))
@@ -52,9 +49,8 @@ def test_warnings_and_groups() -> None:
     assert [len(group) for _, group in by_request(cells, lambda cell: cell, SlurmConfig())] == [2, 1]
 
 
-def test_the_dry_run_shows_the_requests(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", *CELLS["smoke"], "attention=vanilla", "cluster=slurm", "cluster.nodes=3", "--dry-run"]) == 0
-    output = capsys.readouterr().out
+def test_the_dry_run_shows_the_requests(cab):
+    output = cab("run", *CELLS["smoke"], "attention=vanilla", "cluster=slurm", "cluster.nodes=3", "--dry-run").out
     assert "lstf      1      3     1       60         16" in output
     assert "CPU core" not in output
     assert "wckey" not in output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ def row(rate: float, validation: float | None, steps: int | None = None, status:
         ([row(1e-3, 0.9), row(3e-3, None, None, "diverged"), row(9e-3, 1.0)], 1e-3),
     ],
 )
-def test_the_first_to_solve_or_else_the_lowest_loss(grid: list[dict[str, Any]], rate: float) -> None:
+def test_the_first_to_solve_or_else_the_lowest_loss(grid, rate):
     assert chosen_rate(grid) == rate
 
 
@@ -39,14 +38,13 @@ def test_the_first_to_solve_or_else_the_lowest_loss(grid: list[dict[str, Any]], 
         (["suite=core", "attention=abc", f"seed={SEED}"], "choose another seed"),
     ],
 )
-def test_a_grid_that_cannot_be(overrides: list[str], message: str) -> None:
+def test_a_grid_that_cannot_be(overrides, message):
     sweeps = suite_sweeps(overrides)
-    assert sweeps is not None
     with pytest.raises(UserError, match=message):
         tuned_sweeps(sweeps)
 
 
-def test_a_pattern_that_the_attention_does_not_support_is_left_to_the_scored_runs() -> None:
+def test_a_pattern_that_the_attention_does_not_support_is_left_to_the_scored_runs():
     [sweep] = suite_sweeps(["suite=core", "attention=gla", "task=probe", "pattern=NS"]) or []
     [untuned] = tuned_sweeps([sweep])
     assert sorted(untuned) == sorted(sweep)
@@ -55,7 +53,7 @@ def test_a_pattern_that_the_attention_does_not_support_is_left_to_the_scored_run
 SMALL = ["trainer.max_steps=2", "trainer.validate_every=1", "task.examples=64", "task.test_examples=16", "device=cpu"]
 
 
-def test_the_record_of_a_tuned_run_contains_its_grid(tmp_path: Path) -> None:
+def test_the_record_of_a_tuned_run_contains_its_grid(tmp_path):
     suite = ["suite=core", "attention=vanilla", "task=probe", "pattern=NC", "seed=1", f"results_dir={tmp_path}"]
     assert main(["run", *suite, "tune=true", *SMALL]) == 0
     grid = [Record.read(path) for path in (tmp_path / "tuning").glob("*.json")]
@@ -67,8 +65,7 @@ def test_the_record_of_a_tuned_run_contains_its_grid(tmp_path: Path) -> None:
     rows = record.config["tuning"]["grid"]
     assert record.config["tuning"]["seed"] == SEED
     assert {row["learning_rate"]: row["validation"] for row in rows} == {
-        each.config["trainer"]["learning_rate"]: min(entry["validation"] for entry in each.history)  # type: ignore[type-var]
-        for each in grid
+        each.config["trainer"]["learning_rate"]: min(entry["validation"] for entry in each.history) for each in grid
     }
     assert record.config["trainer"]["learning_rate"] == chosen_rate(rows)
     command = shlex.split(record.command.removeprefix("cab run "))

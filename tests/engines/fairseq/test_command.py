@@ -24,7 +24,7 @@ def fairseq(program: str, arguments: str, folder: Path, text: str = "", succeeds
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """``data``: sentences that count, preprocessed."""
     folder = tmp_path_factory.mktemp("programs")
     for part, size in (("train", 400), ("valid", 40), ("test", 40)):
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def gpt2(folder: Path) -> Path:
+def gpt2(folder):
     """A language model with landmarks, trained."""
     fairseq(
         "train",
@@ -50,14 +50,13 @@ def gpt2(folder: Path) -> Path:
     return folder / "gpt2" / "checkpoint_last.pt"
 
 
-def test_training_learns_and_is_evaluated(folder: Path, gpt2: Path) -> None:
+def test_training_learns_and_is_evaluated(folder, gpt2):
     printed = fairseq("eval-lm", f"data --user-dir CAB --path {gpt2} --batch-size 8 --cpu", folder)
     perplexity = re.search(r"Perplexity: ([\d.]+)", printed)
-    assert perplexity is not None
     assert float(perplexity[1]) < 6  # of 11 words
 
 
-def test_generation_and_interactive(folder: Path, gpt2: Path) -> None:
+def test_generation_and_interactive(folder, gpt2):
     options = f"--user-dir CAB --task language_modeling --path {gpt2} --beam 3 --max-len-b 12 --cpu"
     printed = fairseq("generate", f"data {options} --sample-break-mode eos --batch-size 8 --prefix-size 3", folder)
     assert len(re.findall(r"^H-\d+", printed, re.MULTILINE)) == 40
@@ -68,7 +67,7 @@ def test_generation_and_interactive(folder: Path, gpt2: Path) -> None:
     ]
 
 
-def test_roberta_trains_and_is_validated(folder: Path) -> None:
+def test_roberta_trains_and_is_validated(folder):
     network = NETWORK.replace("decoder", "encoder")
     fairseq(
         "train",
@@ -81,7 +80,7 @@ def test_roberta_trains_and_is_validated(folder: Path) -> None:
     assert "| test | " in printed
 
 
-def test_transformer_translates_by_beam_search(folder: Path) -> None:
+def test_transformer_translates_by_beam_search(folder):
     """Sequences are reversed, with another attention in each kind of layer."""
     for part, size in (("train", 400), ("valid", 40), ("test", 40)):
         rows = [[str((start + step) % 10) for step in range(6 + start % 5)] for start in range(size)]
@@ -96,7 +95,6 @@ def test_transformer_translates_by_beam_search(folder: Path) -> None:
     path = "--path both/checkpoint_last.pt"
     printed = fairseq("generate", f"pairs --user-dir CAB {path} --beam 4 --batch-size 8 --cpu", folder)
     bleu = re.search(r"BLEU4 = ([\d.]+)", printed)
-    assert bleu is not None
     assert float(bleu[1]) > 30
 
 
@@ -107,6 +105,6 @@ def test_transformer_translates_by_beam_search(folder: Path) -> None:
         ("--attention abc --attention-options 8", "--attention-options takes name=value, got '8'"),
     ],
 )
-def test_what_cannot_be_is_named(folder: Path, wrong: str, message: str) -> None:
+def test_what_cannot_be_is_named(folder, wrong, message):
     arguments = f"data --user-dir CAB --task language_modeling --arch cab_gpt2 {wrong} {TRAINING} wrong"
     assert message in fairseq("train", arguments, folder, succeeds=False)

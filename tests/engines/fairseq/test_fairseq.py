@@ -1,14 +1,10 @@
 """`cab run engine=fairseq`: the record, going on after a cut, and what is refused before anything is written."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import os
 import re
 import signal
-from collections.abc import Callable
-from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -28,23 +24,16 @@ LM = ["task=lm", "dataset=synthetic", "pattern=CS", "preset=smoke", "engine=fair
 SUM = ["task=sum", "dataset=synthetic", "pattern=CC", "preset=smoke", "engine=fairseq", "device=cpu", "attention=abc"]
 MLM = ["task=mlm", "dataset=synthetic", "pattern=NS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=local"]
 
-
-LONGER = [
-    *LM,
-    "trainer.max_steps=40",
-    "trainer.checkpoint_every=10",
-    "trainer.validate_every=20",
-    "trainer.log_every=5",
-]
-Finished = Callable[..., Path]
+LONGER = [*LM, "trainer.max_steps=40", "trainer.checkpoint_every=10", "trainer.validate_every=20"]
+LONGER += ["trainer.log_every=5"]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(tmp_path_factory):
     """The folder with the record of a cell, which is run once."""
 
     @functools.cache
-    def run(*cell: str) -> Path:
+    def run(*cell):
         folder = tmp_path_factory.mktemp("finished")
         assert main(["run", *cell, f"results_dir={folder}"]) == 0
         return folder
@@ -53,7 +42,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 
 @pytest.mark.parametrize(("cell", "steps", "error"), [(LONGER, 40, 1e-3), (MLM, 8, 0.05)], ids=["lm", "mlm"])
-def test_a_cell_leaves_the_usual_record(cell: list[str], steps: int, error: float, finished: Finished) -> None:
+def test_a_cell_leaves_the_usual_record(cell, steps, error, finished):
     folder = finished(*cell)
     (record,) = records(folder)
     assert record["engine"] == "fairseq"
@@ -71,7 +60,7 @@ def test_a_cell_leaves_the_usual_record(cell: list[str], steps: int, error: floa
     assert [path.name for path in folder.glob("*/fairseq/*.pt")] == ["checkpoint_best.pt"]
 
 
-def test_a_cut_run_goes_on_and_ends_where_it_would_have(finished: Finished, tmp_path: Path) -> None:
+def test_a_cut_run_goes_on_and_ends_where_it_would_have(finished, tmp_path):
     """Cut while fairseq writes its second checkpoint: it goes on from the first, whose copy is incomplete."""
     results = f"results_dir={tmp_path / 'cut'}"
     stop = f"parent:{signal.SIGTERM:d} _20.pt {tmp_path / 'stopped'}"
@@ -95,7 +84,7 @@ def test_a_cut_run_goes_on_and_ends_where_it_would_have(finished: Finished, tmp_
         assert one["value"] == pytest.approx(other["value"], rel=1e-4), one["name"]
 
 
-def test_fairseq_generates_our_summaries(finished: Finished) -> None:
+def test_fairseq_generates_our_summaries(finished):
     (record,) = records(finished(*SUM))
     scores = {metric["name"]: metric["value"] for metric in record["metrics"]}
     assert scores["rouge1"] > 5
@@ -103,7 +92,7 @@ def test_fairseq_generates_our_summaries(finished: Finished) -> None:
         assert record["engine_facts"][name] == pytest.approx(scores[name], abs=0.01)
 
 
-def test_two_processes_train_in_bfloat16_with_loggers(finished: Finished, tmp_path: Path) -> None:
+def test_two_processes_train_in_bfloat16_with_loggers(finished, tmp_path):
     """Near one process in float32, which reads the same tokens in other batches."""
     options = ["trainer.precision=bf16-mixed", "trainer.log_every=4", "logger=tensorboard", f"results_dir={tmp_path}"]
     done = run_cab(*MLM, *options, processes=2)
@@ -125,9 +114,7 @@ def test_two_processes_train_in_bfloat16_with_loggers(finished: Finished, tmp_pa
 @pytest.mark.parametrize(
     ("task", "backbone", "pattern"), [("lm", "gpt2", "CS"), ("mlm", "roberta", "NS"), ("sum", "transformer", "CC")]
 )
-def test_cells_of_preset_paper_pass_the_checks_on_eight_gpus(
-    task: str, backbone: str, pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_of_preset_paper_pass_the_checks_on_eight_gpus(task, backbone, pattern, tmp_path, monkeypatch):
     """In 16 bit, where the published runs had it, with the batch of the paper."""
     monkeypatch.setattr(environment, "HOME", tmp_path)
     (tmp_path / "ready").touch()
@@ -160,7 +147,7 @@ def test_cells_of_preset_paper_pass_the_checks_on_eight_gpus(
         ("trainer.validate_every=epoch", ["", "", "", "2"]),
     ],
 )
-def test_fairseq_validates_when_the_run_does(options: str, expected: list[str]) -> None:
+def test_fairseq_validates_when_the_run_does(options, expected):
     """Not after each epoch as well; and the best of all validations has a checkpoint."""
     words = trainer_arguments(Cell.from_config(compose([*LM, *options.split()])).config.trainer, seed=1)
     names = [f"--{kind}-interval{unit}" for unit in ("", "-updates") for kind in ("validate", "save")]
@@ -168,7 +155,7 @@ def test_fairseq_validates_when_the_run_does(options: str, expected: list[str]) 
 
 
 @pytest.mark.without_environment
-def test_sharded_weights_are_refused() -> None:
+def test_sharded_weights_are_refused():
     cell = Cell.from_config(compose([*LM, "trainer.strategy=fsdp"]))
     with pytest.raises(UserError, match=r"does not support trainer\.strategy=fsdp with several processes"):
         check(cell, Processes(count=2))
@@ -195,25 +182,22 @@ def test_sharded_weights_are_refused() -> None:
         ("task=lm_recurrent", "fairseq's language models have no memory of earlier blocks"),
     ],
 )
-def test_unsupported_settings_are_refused(
-    overrides: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unsupported_settings_are_refused(overrides, message, tmp_path, cab):
     changed = [word.partition("=")[0] for word in overrides.split()]
     cell = [word for word in LM if word.partition("=")[0] not in changed]
-    assert main(["run", *cell, *overrides.split(), f"results_dir={tmp_path}"]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    (line,) = cab("run", *cell, *overrides.split(), f"results_dir={tmp_path}", status=2).err.strip().splitlines()
     assert message in line
     assert not records(tmp_path)
 
 
 @pytest.mark.without_environment
-def test_each_other_task_is_refused_for_a_reason() -> None:
+def test_each_other_task_is_refused_for_a_reason():
     ours = {task.name for task in TASKS if task.location.module.startswith("tasks.")}
     assert ours - {"lm", "mlm", "sum"} == OUT_OF_REACH.keys()
 
 
 @pytest.mark.without_environment
-def test_an_incomplete_last_checkpoint_is_replaced_by_the_newest_complete_one(tmp_path: Path) -> None:
+def test_an_incomplete_last_checkpoint_is_replaced_by_the_newest_complete_one(tmp_path):
     last = tmp_path / "checkpoint_last.pt"
     for number, name in enumerate(("checkpoint_best", "checkpoint_1_10", "checkpoint_last", "initial")):
         torch.save(name, tmp_path / f"{name}.pt")
@@ -230,11 +214,8 @@ def test_an_incomplete_last_checkpoint_is_replaced_by_the_newest_complete_one(tm
 
 
 @pytest.mark.without_environment
-def test_without_the_environment_one_line_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_the_environment_one_line_says_how_to_get_it(tmp_path, monkeypatch, cab):
     monkeypatch.setattr(environment, "HOME", tmp_path / "nowhere")
-    assert main(["run", *LM, f"results_dir={tmp_path}"]) == 2
-    printed = capsys.readouterr()
+    printed = cab("run", *LM, f"results_dir={tmp_path}", status=2)
     assert printed.err.strip() == "cab: error: engine=fairseq needs fairseq's own environment: run make fairseq"
     assert not records(tmp_path)

@@ -1,10 +1,5 @@
 """What an attention asks of a training loop is the same in fairseq's as in ours."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 import torch
 
@@ -27,7 +22,7 @@ SCALED = ("unscaled", "scaled")
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Ours, dict[str, Any]]]]:
+def both(tmp_path_factory):
     """Each case with fairseq's answers to it. Adam's eps is small: the two add it in different places."""
     register_centered()
     folder = tmp_path_factory.mktemp("learning")
@@ -51,7 +46,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[O
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_losses_buffers_and_rates(both: dict[str, tuple[Ours, dict[str, Any]]], name: str) -> None:
+def test_losses_buffers_and_rates(both, name):
     cell, theirs = both[name]
     before = {key: value.clone() for key, value in fairseq_weights(cell.backbone).items()}
     losses = cell.train()
@@ -67,12 +62,12 @@ def test_losses_buffers_and_rates(both: dict[str, tuple[Ours, dict[str, Any]]], 
             torch.testing.assert_close(theirs["trained_weights"][key], after[key], rtol=0, atol=tolerance, msg=key)
 
 
-def test_scaled_gradients_are_divided_by_their_scale_once(both: dict[str, tuple[Ours, dict[str, Any]]]) -> None:
+def test_scaled_gradients_are_divided_by_their_scale_once(both):
     """In fairseq's own step they are divided twice."""
     losses = [both[name][1]["losses"] for name in SCALED]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 
-def test_bfloat16_is_used(both: dict[str, tuple[Ours, dict[str, Any]]]) -> None:
+def test_bfloat16_is_used(both):
     """Ten steps from the same weights, on the same batches."""
     assert both["bfloat16"][1]["losses"] != both["lm"][1]["losses"]

@@ -30,7 +30,7 @@ def rows(lines: list[str], every: int) -> list[Any]:
     return [*filter(None, map(log.read, lines)), *filter(None, [log.finish()])]
 
 
-def test_rows_are_those_of_our_engine() -> None:
+def test_rows_are_those_of_our_engine():
     """A row per four steps and per validation; a loss is the mean since the row before."""
     lines = [training(2, 8.0), training(4, 4.0), training(6, 2.0), validation(6, 3.0), training(8, 1.0), "epoch 2\n"]
     first, second, third = rows(lines, 4)
@@ -46,13 +46,13 @@ def test_rows_are_those_of_our_engine() -> None:
     assert (third["step"], third["loss"], "validation" in third) == (8, BIT, False)
 
 
-def test_a_smoothed_loss_is_validated_without_smoothing() -> None:
+def test_a_smoothed_loss_is_validated_without_smoothing():
     (row,) = rows([validation(6, 3.0, valid_nll_loss="2.0")], 4)
     assert row["validation"] == 2 * BIT
     assert "loss" not in row
 
 
-def test_later_entries_replace_those_of_an_interrupted_run() -> None:
+def test_later_entries_replace_those_of_an_interrupted_run():
     """It stopped after step 4, and resumed from step 2."""
     lines = [training(2, 8.0, auxiliary_loss="0.5"), validation(2, 7.0), training(4, 9.0), training(4, 4.0)]
     entries = history([*lines[:3], "Loaded checkpoint\n", training(3, 5.0), *lines[3:]], 2)
@@ -62,7 +62,7 @@ def test_later_entries_replace_those_of_an_interrupted_run() -> None:
     ]
 
 
-def test_the_last_step_is_an_entry_and_overflows_are_not_read() -> None:
+def test_the_last_step_is_an_entry_and_overflows_are_not_read():
     """In a step whose gradients overflow, fairseq logs neither their norm nor a speed."""
     overflow = json.loads(training(3, 4.0).partition(" | train_inner | ")[2])
     left = {name: value for name, value in overflow.items() if name not in ("gnorm", "wps", "wpb", "bsz")}

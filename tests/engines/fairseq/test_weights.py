@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ DECODED, MIN_LENGTH = 256, 4
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[Ours, dict[str, Any]]]:
+def both(tmp_path_factory):
     """Each cell with fairseq's answers to it, all by one process of fairseq's."""
     folder = tmp_path_factory.mktemp("agreement")
     ours = {key: Ours.make(*key, *overrides) for key, overrides in CELLS.items()}
@@ -63,7 +62,7 @@ def summaries(cell: Ours) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("key", CELLS, ids=" ".join)
-def test_agreement(both: Any, key: tuple[str, str]) -> None:
+def test_agreement(both, key):
     """Bounds: logits 1e-4, loss 1e-5, loss after ten steps 1e-3."""
     cell, theirs = both[key]
     logits = (cell.logits() - theirs["logits"])[cell.real()].abs().max()
@@ -80,7 +79,7 @@ def test_agreement(both: Any, key: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("attention", ["vanilla", "abc", "local", "performer", "s4d", "[gla,vanilla]"])
-def test_decoding_through_the_incremental_state_is_that_of_the_whole_prefix(both: Any, attention: str) -> None:
+def test_decoding_through_the_incremental_state_is_that_of_the_whole_prefix(both, attention):
     """Also in beam search, which reorders the state."""
     _, theirs = both["lm", attention]
     assert theirs["step_tokens"].shape == (2, 1 + DECODED)
@@ -93,7 +92,7 @@ def test_decoding_through_the_incremental_state_is_that_of_the_whole_prefix(both
 
 
 @pytest.mark.parametrize("key", [key for key in CELLS if key[0] == "sum"], ids=" ".join)
-def test_summaries_are_ours(both: Any, key: tuple[str, str]) -> None:
+def test_summaries_are_ours(both, key):
     """The best hypothesis of each beam search, which reads through the incremental state, or the prefix each time."""
     _, theirs = both[key]
     for num_beams in (1, 3):
@@ -101,24 +100,19 @@ def test_summaries_are_ours(both: Any, key: tuple[str, str]) -> None:
         assert theirs[f"step_beams_{num_beams}"] == theirs[f"whole_beams_{num_beams}"]
 
 
+TIED = "--arch transformer_lm_gpt --share-decoder-input-output-embed"
+LEARNED = ("backbone.positions=learned", "backbone.max_length=128")
+LEARNED += ("backbone.scale_embedding=false", "backbone.activation=gelu_tanh")
 STOCK = {
-    ("lm",): ("--arch transformer_lm_gpt --share-decoder-input-output-embed", ()),
-    ("lm", "learned"): (
-        "--arch transformer_lm_gpt --share-decoder-input-output-embed",
-        (
-            "backbone.positions=learned",
-            "backbone.max_length=128",
-            "backbone.scale_embedding=false",
-            "backbone.activation=gelu_tanh",
-        ),
-    ),
+    ("lm",): (TIED, ()),
+    ("lm", "learned"): (TIED, LEARNED),
     ("mlm",): ("--arch roberta_base", ()),
     ("sum",): ("--arch transformer", ()),
 }
 """fairseq's own networks with its own attention, and what ours is to be like."""
 
 
-def test_fairseqs_own_networks(tmp_path: Path) -> None:
+def test_fairseqs_own_networks(tmp_path):
     """Our weights open in them, and theirs, as fairseq drew them, in ours."""
     ours = {key: Ours.make(key[0], "vanilla", *overrides) for key, (_, overrides) in STOCK.items()}
     cases = []

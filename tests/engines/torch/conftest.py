@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from tests.helpers.runs.fixtures import (
     quick_pictures as quick_pictures,
     registered as registered,

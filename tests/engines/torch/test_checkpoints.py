@@ -1,7 +1,5 @@
 """What a checkpoint has of the state of a run."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -12,7 +10,7 @@ from engines.torch.parallel import SingleProcess
 
 
 @pytest.mark.parametrize(("losses", "bad_step"), [((1.0, math.nan), 2), ((math.inf, math.nan), 1), ((1.0, 2.0), 0)])
-def test_a_resumed_mean_knows_the_first_loss_that_was_not_finite(losses: tuple[float, ...], bad_step: int) -> None:
+def test_a_resumed_mean_knows_the_first_loss_that_was_not_finite(losses, bad_step):
     """A run can be stopped between two checks of the losses."""
     mean = LossMean()
     for step, loss in enumerate(losses, start=1):

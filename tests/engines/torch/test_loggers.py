@@ -1,11 +1,12 @@
-"""Loggers write beside the run, and where a number comes from is in the record."""
+"""Loggers write beside the run, also a resumed one, and where a number comes from is in the record."""
 
 from __future__ import annotations
 
 import functools
 import io
 import re
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,24 +19,22 @@ from tqdm import tqdm
 
 from cab.cli.main import main
 from cab.errors import UserError
-from cab.records.record import Record
 from cab.runner.cell import Cell as CheckedCell
 from cab.runner.provenance import nvidia_driver
 from cab.runner.run import run_cell
 from engines.torch import loggers
 from tests.helpers.runs.fixtures import TROUBLED
+from tests.helpers.runs.processes import run_cab, the_record
 from tests.helpers.runs.troubled import Troubled, trained
 
 Cell = Callable[..., dict[str, Any]]
 
 
-def test_the_csv_has_a_row_per_interval_and_per_validation(
-    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_csv_has_a_row_per_interval_and_per_validation(troubled, tmp_path, monkeypatch):
     losses: list[float] = []
     loss = Troubled.loss
 
-    def noted(self: Troubled, backbone: Any, batch: Any) -> Any:
+    def noted(self, backbone, batch):
         value = loss(self, backbone, batch)
         losses.extend([float(value.detach())] if torch.is_grad_enabled() else [])
         return value
@@ -63,7 +62,7 @@ def test_the_csv_has_a_row_per_interval_and_per_validation(
     assert list(table["epoch"] / table["epoch"].iloc[0]) == pytest.approx([1, 4 / 3, 2, 8 / 3])
 
 
-def test_to_measure_gradients_changes_nothing(troubled: Cell, tmp_path: Path, uncut: Record) -> None:
+def test_to_measure_gradients_changes_nothing(troubled, tmp_path, uncut):
     often = trained(troubled("trainer.log_every=1"))
     assert (often.metrics, often.history) == (uncut.metrics, uncut.history)
     [path] = tmp_path.glob("*/metrics.csv")
@@ -71,19 +70,16 @@ def test_to_measure_gradients_changes_nothing(troubled: Cell, tmp_path: Path, un
 
 
 @pytest.mark.parametrize(("flags", "count"), [([], 10), (["-v"], 40)])
-def test_a_file_has_ten_lines_per_run_and_with_v_every_row(
-    flags: list[str], count: int, troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_has_ten_lines_per_run_and_with_v_every_row(flags, count, troubled, tmp_path, cab):
     troubled()
     settings = ["trainer.max_steps=40", "trainer.validate_every=4", "trainer.log_every=1", f"results_dir={tmp_path}"]
-    assert main(["run", *TROUBLED, *settings, *flags]) == 0
-    said = capsys.readouterr().err
+    said = cab("run", *TROUBLED, *settings, *flags).err
     assert said.count("step ") == count
     assert re.search(r"^step 40 of 40, loss \S+, validation \S+$", said, flags=re.MULTILINE)
     assert not {"\r", "\x1b"} & set(said)
 
 
-def test_a_terminal_has_a_bar_and_no_lines(troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_has_a_bar_and_no_lines(troubled, tmp_path, monkeypatch):
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stderr", terminal)
@@ -96,7 +92,7 @@ def test_a_terminal_has_a_bar_and_no_lines(troubled: Cell, tmp_path: Path, monke
     assert [line for line in drawn.splitlines() if line.startswith("finished: troubled")]
 
 
-def test_tensorboard(troubled: Cell, tmp_path: Path) -> None:
+def test_tensorboard(troubled, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run_cell(troubled("logger=tensorboard", "trainer.validate_every=4"))
@@ -108,9 +104,7 @@ def test_tensorboard(troubled: Cell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writes", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_wandb_is_offline_and_grouped_by_sweep(
-    writes: bool, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_is_offline_and_grouped_by_sweep(writes, troubled, tmp_path, monkeypatch):
     """With a run of W&B itself, which writes a file, or a stand-in for it."""
     import wandb
 
@@ -119,13 +113,13 @@ def test_wandb_is_offline_and_grouped_by_sweep(
     steps: list[int] = []
     original, finish = wandb.init, loggers.Wandb.close
 
-    def init(**arguments: Any) -> Any:
+    def init(**arguments):
         given.update(arguments)
         if writes:
             return original(**arguments)
         return SimpleNamespace(summary={}, log=lambda _, step: steps.append(step), finish=lambda: None)
 
-    def close(logger: loggers.Wandb) -> None:
+    def close(logger):
         summary.update(dict(logger._run.summary))
         finish(logger)
 
@@ -135,7 +129,6 @@ def test_wandb_is_offline_and_grouped_by_sweep(
     options = ["logger.tags=[small,first]", "logger.entity=us", "logger.job_type=train", "logger.notes=why"]
     outcome = run_cell(troubled("logger=wandb", "trainer.validate_every=4", *options))
     assert wandb.run is None, "the next cell would write into this run"
-    assert outcome.record is not None
     assert given["id"].startswith(f"{outcome.record.hash}-")
     assert (given["mode"], given["group"], given["entity"]) == ("offline", str(tmp_path), "us")
     assert (given["job_type"], given["tags"], given["notes"]) == ("train", ["small", "first"], "why")
@@ -159,9 +152,7 @@ def test_wandb_is_offline_and_grouped_by_sweep(
         ({"WANDB_MODE": "disabled"}, "disabled"),
     ],
 )
-def test_wandb_is_online_for_a_user_who_is_logged_in(
-    variables: dict[str, str], mode: str, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_is_online_for_a_user_who_is_logged_in(variables, mode, troubled, tmp_path, monkeypatch):
     import wandb
 
     chosen: list[str] = []
@@ -179,9 +170,7 @@ def test_wandb_is_online_for_a_user_who_is_logged_in(
 
 
 @pytest.mark.parametrize("mine", [False, True])
-def test_variables_of_wandb_come_before_the_defaults(
-    mine: bool, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_of_wandb_come_before_the_defaults(mine, troubled, tmp_path, monkeypatch):
     """An argument that is None is left to W&B."""
     import wandb
 
@@ -197,7 +186,7 @@ def test_variables_of_wandb_come_before_the_defaults(
     assert (given["name"], given["group"]) == ("a", "b")
 
 
-def test_disabled_wandb_writes_nothing(troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_wandb_writes_nothing(troubled, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     run_cell(troubled("logger=wandb"))
     assert list(tmp_path.glob("*/metrics.csv"))
@@ -205,16 +194,14 @@ def test_disabled_wandb_writes_nothing(troubled: Cell, tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("logger", ["csv", "tensorboard", "wandb"])
-def test_a_resumed_run_has_each_step_once(
-    logger: str, troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_has_each_step_once(logger, troubled, tmp_path, monkeypatch):
     """Interrupted after step 6 with its last checkpoint at step 4: steps 5 and 6 are trained again."""
     import wandb
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     sent: list[tuple[str, int]] = []
 
-    def init(**arguments: Any) -> Any:
+    def init(**arguments):
         log = lambda _, step: sent.append((arguments["id"], step))  # noqa: E731
         return SimpleNamespace(summary={}, log=log, finish=lambda: None)
 
@@ -222,7 +209,7 @@ def test_a_resumed_run_has_each_step_once(
     config = troubled(f"logger={logger}", "trainer.log_every=1", "trainer.checkpoint_every=4")
     write = loggers.MetricsFile.write
 
-    def interrupted(self: loggers.MetricsFile, step: int, numbers: Any) -> None:
+    def interrupted(self, step, numbers):
         write(self, step, numbers)
         if step == 6:
             raise KeyboardInterrupt
@@ -243,7 +230,7 @@ def test_a_resumed_run_has_each_step_once(
         assert [step for _, step in sent][-4:] == [5, 6, 7, 8]
 
 
-def test_rows_of_a_resumed_run_are_those_of_another(troubled: Cell, tmp_path: Path) -> None:
+def test_rows_of_a_resumed_run_are_those_of_another(troubled, tmp_path):
     """Its checkpoint is between two rows, whose loss is the mean over the steps since the last one."""
     options = ["trainer.log_every=3", "trainer.checkpoint_every=2", "task.at=6"]
     trained(troubled(*options, f"results_dir={tmp_path / 'calm'}"))
@@ -255,21 +242,89 @@ def test_rows_of_a_resumed_run_are_those_of_another(troubled: Cell, tmp_path: Pa
     assert list(cut["loss"]) == list(calm["loss"])
 
 
-def test_two_users_have_two_runs(tmp_path: Path) -> None:
+def test_two_users_have_two_runs(tmp_path):
     folders = [tmp_path / user / "hash" for user in ("one", "other")]
     for folder in folders:
         folder.mkdir(parents=True)
     assert loggers._run_id(folders[0]) == loggers._run_id(folders[0]) != loggers._run_id(folders[1])
 
 
-def test_a_logger_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_logger_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"not installed. Run: `pip install 'cab-benchmark\[tensorboard\]'`"):
         loggers.check_logger("tensorboard")
 
 
-def test_the_driver_of_a_gpu(tmp_path: Path) -> None:
+def test_the_driver_of_a_gpu(tmp_path):
     text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release Build\n"
     (tmp_path / "version").write_text(text)
     assert nvidia_driver(tmp_path / "version") == "570.86"
     assert nvidia_driver(tmp_path / "none") == ""
+
+
+RUN = ["task=lm", "dataset=synthetic", "attention=vanilla", "pattern=CS", "preset=smoke", "device=cpu"]
+RUN += ["trainer.max_steps=8", "trainer.log_every=1", "trainer.checkpoint_every=4", "trainer.validate_every=4"]
+RUN += ["task.limit=4", "task.context_lengths=[]"]
+BLOCK, HEADER = 2**15, struct.Struct("<IHB")  # checksum, length and kind
+FULL, LAST = 1, 4
+
+
+def killed_and_resumed(folder: Path, *overrides: str, at: str = "step-00000008.ckpt") -> dict[str, Any]:
+    arguments = [*RUN, *overrides, f"results_dir={folder}"]
+    assert run_cab(*arguments, stop=f"kill {at} {folder.with_name('killed')}").returncode != 0
+    process = run_cab(*arguments)
+    assert process.returncode == 0, process.stderr
+    assert "resuming from step 4" in process.stderr
+    return the_record(folder)
+
+
+def records_of(file: Path) -> Iterator[Any]:
+    """Yield the records of an offline file of W&B, whose library has no reader: blocks as in a log of LevelDB."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content, place, parts = file.read_bytes(), 7, b""
+    assert content.startswith(b":W&B")
+    while place + HEADER.size <= len(content):
+        left = BLOCK - place % BLOCK
+        _, length, kind = HEADER.unpack_from(content, place)
+        if left < HEADER.size:
+            place += left
+            continue
+        parts += content[place + HEADER.size : place + HEADER.size + length]
+        place += HEADER.size + length
+        if kind in (FULL, LAST):
+            record = Record()
+            record.ParseFromString(parts)
+            parts = b""
+            yield record
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_one_run_of_wandb(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    record = killed_and_resumed(tmp_path / "runs", "logger=wandb", "logger.project=attention", "logger.group=sweep")
+    files = sorted(tmp_path.glob("runs/*/wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime)
+    assert files, "that of the killed process may not be written yet"
+    kinds: dict[str, list[Any]] = {}
+    for file in files:
+        for entry in records_of(file):
+            kind = entry.WhichOneof("record_type")
+            kinds.setdefault(kind, []).append(getattr(entry, kind))
+    assert len({(run.run_id, run.project, run.run_group) for run in kinds["run"]}) == 1, "one run after `wandb sync`"
+    assert (kinds["run"][0].project, kinds["run"][0].run_group) == ("attention", "sweep")
+    assert [entry.step.num for entry in kinds["history"]][-8:] == list(range(1, 9)), "the last file has the whole curve"
+    summary = {item.key or item.nested_key[0]: item.value_json for entry in kinds["summary"] for item in entry.update}
+    assert summary["hash"] == f'"{record["hash"]}"'
+    assert {"cost/params", "ppl", "baseline/unigram/ppl"} <= set(summary)
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_one_curve_of_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    killed_and_resumed(tmp_path / "runs", "logger=tensorboard")
+    [folder] = tmp_path.glob("runs/*/tensorboard")
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == list(range(1, 9))
+    assert [event.step for event in events.Scalars("validation")] == [4, 8]

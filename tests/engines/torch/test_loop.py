@@ -1,4 +1,4 @@
-"""The loop: random items by the step, epochs announced, averaged weights, losses, no steps at all."""
+"""The loop: random items by the step, epochs announced, averaged weights, losses, an end when the cell is solved."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import torch
 
 from cab import UserError
 from cab.records.files import weights_path
+from cab.records.record import Record, Status
 from cab.runner.batches import Draw, SeededItems
 from cab.runner.cell import Cell as CheckedCell
 from cab.runner.engine import make_initial_backbone, open_run
@@ -21,13 +21,14 @@ from cab.runner.run import run_cell
 from engines.torch.checkpoints import average_weights
 from engines.torch.loop import frozen_objects, leaves_unused, make_order
 from tasks.lm.task import LM
+from tests.helpers.runs.fixtures import troubled_config
 from tests.helpers.runs.learning_attention import LOSS
 from tests.helpers.runs.troubled import Numbers, Troubled, trained
 
 Cell = Callable[..., dict[str, Any]]
 
 
-def test_garbage_is_not_kept_for_the_training() -> None:
+def test_garbage_is_not_kept_for_the_training():
     """Objects that refer to each other, such as a network that was replaced."""
     network = torch.nn.Linear(1, 1)
     vars(network)["again"] = network
@@ -41,25 +42,20 @@ def test_garbage_is_not_kept_for_the_training() -> None:
         gc.enable()
 
 
-def test_items_that_draw_depend_on_the_step_alone() -> None:
+def test_items_that_draw_depend_on_the_step_alone_and_leave_other_random_numbers_alone():
     items = SeededItems(Numbers(), seed=3)
     number, first = items.__getitems__(Draw(5, [1, 2]))
     assert number == 5
-    torch.rand(100)
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
     assert torch.equal(items.__getitems__(Draw(5, [1, 2]))[1], first)
+    assert torch.equal(torch.rand(1), expected)
     assert not torch.equal(items.__getitems__(Draw(6, [1, 2]))[1], first)
     assert not torch.equal(SeededItems(Numbers(), seed=4).__getitems__(Draw(5, [1, 2]))[1], first)
 
 
-def test_drawing_an_item_leaves_the_other_random_numbers_alone() -> None:
-    torch.manual_seed(1)
-    expected = torch.rand(1)
-    torch.manual_seed(1)
-    SeededItems(Numbers(), seed=3).__getitems__(Draw(0, [1]))
-    assert torch.equal(torch.rand(1), expected)
-
-
-def test_worker_processes_change_no_number(troubled: Cell, tmp_path: Path) -> None:
+def test_worker_processes_change_no_number(troubled, tmp_path):
     records = [
         trained(troubled(f"trainer.num_workers={workers}", f"results_dir={tmp_path / str(workers)}"))
         for workers in (0, 2)
@@ -68,7 +64,7 @@ def test_worker_processes_change_no_number(troubled: Cell, tmp_path: Path) -> No
     assert records[0].hash == records[1].hash
 
 
-def test_epochs_are_announced_again_after_a_resume(troubled: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epochs_are_announced_again_after_a_resume(troubled, monkeypatch):
     epochs: list[list[int]] = []
     monkeypatch.setattr(Troubled, "setup", lambda self, _: epochs.append(self.epochs))
     run_cell(troubled("trainer.checkpoint_every=2", trouble="crash"), command="")
@@ -76,9 +72,7 @@ def test_epochs_are_announced_again_after_a_resume(troubled: Cell, monkeypatch: 
     assert epochs == [[0], [0, 1, 2]]  # three batches an epoch, eight steps; the second run goes on from step 2
 
 
-def test_a_run_goes_on_with_micro_batches_of_another_size(
-    troubled: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_goes_on_with_micro_batches_of_another_size(troubled, tmp_path, monkeypatch):
     """Batches of four, at once until the memory is used up, then one by one: the same steps, but for rounding."""
     network = ["task=lm", "attention=vanilla", "backbone.dropout=0", "backbone.attention_dropout=0"]
     network += ["task.block_len=16", "task.context_lengths=[16]", "task.context_tokens=64"]
@@ -86,7 +80,7 @@ def test_a_run_goes_on_with_micro_batches_of_another_size(
     uncut = trained(troubled(*options, f"results_dir={tmp_path / 'uncut'}"))
     loss, sizes = LM.loss, []
 
-    def counting(self: LM, backbone: Any, batch: Any) -> Any:
+    def counting(self, backbone, batch):
         if torch.is_grad_enabled():
             sizes.append(len(batch))
         if len(sizes) == 5:
@@ -103,7 +97,7 @@ def test_a_run_goes_on_with_micro_batches_of_another_size(
     assert retried.metrics[0].value == pytest.approx(uncut.metrics[0].value, rel=1e-4)
 
 
-def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled: Cell, tmp_path: Path) -> None:
+def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled, tmp_path):
     """Its loss is added in every micro-batch, its buffer learns from all of them, its parameter has its own rate."""
     options = ["trainer.micro_batch_size=2", "trainer.validate_every=4", "trainer.checkpoint_selection=last"]
     record = trained(troubled("attention=learning", *options))
@@ -117,7 +111,7 @@ def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled: Cell, 
     assert seen.item() == 16
 
 
-def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) -> None:
+def test_the_average_is_of_the_last_multiples(troubled, tmp_path):
     average = ["trainer.checkpoint_selection=average", "trainer.average_every=2", "trainer.average_count=3"]
     record = trained(troubled("trainer.validate_every=null", *average))
     assert [entry["validation"] for entry in record.history] == [None] * 8
@@ -130,7 +124,7 @@ def test_the_average_is_of_the_last_multiples(troubled: Cell, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("keep", ["best", "last", "average"])
-def test_the_weights_that_were_scored_stay(keep: str, troubled: Cell, tmp_path: Path) -> None:
+def test_the_weights_that_were_scored_stay(keep, troubled, tmp_path):
     averaged = ["trainer.average_every=2", "trainer.average_count=3"]
     record = trained(troubled(f"trainer.checkpoint_selection={keep}", "trainer.validate_every=3", *averaged))
     path = weights_path(tmp_path, record.hash)
@@ -141,7 +135,7 @@ def test_the_weights_that_were_scored_stay(keep: str, troubled: Cell, tmp_path: 
     assert record.cost.best_step == (min(validated, key=lambda step: validated[step]) if keep == "best" else 0)
 
 
-def test_average_of_whole_numbers_is_the_last(tmp_path: Path) -> None:
+def test_average_of_whole_numbers_is_the_last(tmp_path):
     for i in (1, 2):
         torch.save({"w": torch.tensor([float(i)]), "n": torch.tensor(i)}, tmp_path / f"{i}.pt")
     mean = average_weights([tmp_path / "1.pt", tmp_path / "2.pt"])
@@ -149,22 +143,20 @@ def test_average_of_whole_numbers_is_the_last(tmp_path: Path) -> None:
     assert mean["n"].item() == 2
 
 
-def test_nothing_to_average_is_refused(troubled: Cell, tmp_path: Path) -> None:
+def test_nothing_to_average_is_refused(troubled, tmp_path):
     with pytest.raises(UserError, match="average_every=1000"):
         run_cell(troubled("trainer.checkpoint_selection=average", "trainer.validate_every=null"))
     assert not list(tmp_path.glob("*.json"))
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(
-    precision: str, troubled: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(precision, troubled, monkeypatch):
     seen: dict[str, torch.dtype] = {}
 
-    def note(name: str) -> None:
+    def note(name):
         used = getattr(Troubled, name)
 
-        def noting(self: Troubled, backbone: Any, *rest: Any) -> Any:
+        def noting(self, backbone, *rest):
             seen.setdefault(name, backbone(torch.tensor([[1, 2, 3]])).dtype)
             return used(self, backbone, *rest)
 
@@ -178,7 +170,7 @@ def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(
     assert seen == dict.fromkeys(("loss", "validate", "evaluate", "save_plots"), expected)
 
 
-def test_no_steps_score_the_untrained_network(troubled: Cell) -> None:
+def test_no_steps_score_the_untrained_network(troubled):
     record = trained(troubled("trainer.max_steps=0"))
     assert record.status == "finished"
     assert record.cost.steps == 0
@@ -186,15 +178,85 @@ def test_no_steps_score_the_untrained_network(troubled: Cell) -> None:
 
 
 @pytest.mark.parametrize("has_more", [False, True])
-def test_unused_parameters_are_found_without_changing_the_network(has_more: bool, troubled: Cell) -> None:
+def test_unused_parameters_are_found_without_changing_the_network(has_more, troubled):
     run = open_run(CheckedCell.from_config(troubled()), "")
     network = make_initial_backbone(run.cell)
     if has_more:
         network.more = torch.nn.Linear(2, 2)
     before = copy.deepcopy(network.state_dict())
-    order = make_order(len(run.cell.task.training_set), run)  # type: ignore[arg-type]
+    order = make_order(len(run.cell.task.training_set), run)
     assert leaves_unused(run, network, order) == has_more
     assert all(parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     order.start = order.num_steps
     assert not leaves_unused(run, network, order), "no step is left"
+
+
+EVERY = ("trainer.validate_every=2", "trainer.checkpoint_every=1")
+
+
+@pytest.fixture(scope="module")
+def free(tmp_path_factory):
+    """A run that nothing stops: eight steps, four falling validation losses."""
+    record = trained(troubled_config(*EVERY, f"results_dir={tmp_path_factory.mktemp('free')}"))
+    losses = [entry["validation"] for entry in record.history]
+    assert len(losses) == 4
+    assert losses == sorted(losses, reverse=True)
+    assert record.cost.steps_to_solve is None
+    return record
+
+
+def threshold(free: Record) -> str:
+    return f"trainer.stop_at={free.history[1]['validation']!r}"
+
+
+def test_training_stops_at_the_first_score_that_solves(free, troubled, tmp_path):
+    solved = trained(troubled(*EVERY, threshold(free)))
+    assert solved.cost.steps == solved.cost.steps_to_solve == solved.cost.best_step == 4
+    assert list(solved.history) == list(free.history[:2])
+    assert Record.read(tmp_path / f"{solved.hash}.json").cost == solved.cost
+
+
+def test_the_cap_ends_a_run_that_is_not_solved(free, troubled):
+    capped = trained(troubled(*EVERY, "trainer.stop_at=0"))
+    assert (capped.cost.steps, capped.cost.steps_to_solve) == (8, None)
+    assert capped.history == free.history
+    assert capped.metrics == free.metrics
+    assert capped.hash != free.hash
+
+
+@pytest.mark.parametrize("at", [2, 5])
+def test_a_resumed_run_stops_at_the_same_step(at, free, troubled, tmp_path):
+    uncut = trained(troubled(*EVERY, threshold(free), f"task.at={at}", f"results_dir={tmp_path / 'uncut'}"))
+    cell = [*EVERY, threshold(free), f"task.at={at}"]
+    assert trained(troubled(*cell, trouble="crash")).status is Status.FAILED
+    resumed = trained(troubled(*cell, "retry=[failed]"))
+    assert resumed.metrics == uncut.metrics
+    assert resumed.history == uncut.history
+    assert (resumed.cost.steps, resumed.cost.steps_to_solve) == (4, 4)
+
+
+def test_a_solved_run_that_is_resumed_makes_no_step(free, troubled, monkeypatch):
+    made: list[int] = []
+
+    def evaluate(self, backbone, batches):  # noqa: ARG001
+        made.append(self.calls)
+        if len(made) == 1:
+            raise RuntimeError("cut before the record is written")
+        return {"score": 1.0, "total": float(next(backbone.parameters()).double().sum())}
+
+    monkeypatch.setattr(Troubled, "evaluate", evaluate)
+    trained(troubled(*EVERY, threshold(free)))
+    resumed = trained(troubled(*EVERY, threshold(free), "retry=[failed]"))
+    assert made == [6, 0]  # four steps and two validations, then none
+    assert (resumed.cost.steps, resumed.cost.steps_to_solve) == (4, 4)
+
+
+def test_the_rate_does_not_depend_on_when_training_stops(free, troubled, tmp_path):
+    """A schedule that decays is that of the cap: the first steps are those of a run that goes on."""
+    linear = [*EVERY, "trainer.schedule=linear"]
+    whole = trained(troubled(*linear, f"results_dir={tmp_path / 'whole'}"))
+    stopped = trained(troubled(*linear, f"trainer.stop_at={whole.history[1]['validation']!r}"))
+    assert list(stopped.history) == list(whole.history[:2])
+    assert stopped.cost.steps == 4
+    assert free.history != whole.history

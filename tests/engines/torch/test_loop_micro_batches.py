@@ -1,9 +1,6 @@
 """A step has the loss and gradients of its whole batch, however it is divided into micro-batches and processes."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -14,14 +11,14 @@ from tests.helpers.runs.step_gradients import CELLS, UNEVEN, measure, write_pair
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     write_pairs(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def of_two_processes(folder: Path) -> dict[str, dict[str, list[float]]]:
+def of_two_processes(folder):
     process = run_module("tests.helpers.runs.step_gradients", folder, processes=2)
     assert process.returncode == 0, process.stderr[-2000:]
     return json.loads((folder / "step_gradients.json").read_text())
@@ -29,9 +26,7 @@ def of_two_processes(folder: Path) -> dict[str, dict[str, list[float]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CELLS)
-def test_a_divided_batch_has_the_loss_and_gradients_of_the_whole(
-    name: str, folder: Path, of_two_processes: dict[str, dict[str, list[float]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_divided_batch_has_the_loss_and_gradients_of_the_whole(name, folder, of_two_processes, monkeypatch):
     whole = measure(name, None, Processes(), folder)
     assert whole[0] > 0
     scale = max(whole[1:])

@@ -18,7 +18,7 @@ def counted(*arguments: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_read_in_ten_steps_and_no_blocking_copy() -> None:
+def test_a_read_in_ten_steps_and_no_blocking_copy():
     table = counted(*CELLS)
     assert [*table] == [*CELLS]
     for name, counts in table.items():
@@ -27,7 +27,7 @@ def test_a_read_in_ten_steps_and_no_blocking_copy() -> None:
         assert counts["device"] == pytest.approx(counts["cpu"], rel=1e-5), name
 
 
-def test_every_kind_of_wait_is_counted() -> None:
+def test_every_kind_of_wait_is_counted():
     """In two steps of two micro-batches."""
     table = counted("planted lm")
     found = {name: (sum(x["reads"].values()), sum(x["copies"].values())) for name, x in table.items()}

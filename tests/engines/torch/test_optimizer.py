@@ -11,13 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from engines.torch.optimizer import (
-    Adam,
-    load_optimizer_state,
-    make_optimizer,
-    make_scheduler,
-    optimizer_state,
-)
+from engines.torch.optimizer import Adam, load_optimizer_state, make_optimizer, make_scheduler, optimizer_state
 from tests.cab.config.test_run_config_trainer import config
 from tests.helpers.command import ROOT
 
@@ -27,7 +21,7 @@ def trained(network: nn.Module, optimizer: Any, steps: range) -> list[torch.Tens
     for step in steps:
         x = torch.randn(5, 3, generator=torch.Generator().manual_seed(step))
         optimizer.zero_grad()
-        network[0](x).square().mean().backward()  # type: ignore[operator, index]
+        network[0](x).square().mean().backward()
         optimizer.step()
     return [parameter.detach().clone() for parameter in network.parameters()]
 
@@ -44,7 +38,7 @@ def same(one: list[torch.Tensor], two: list[torch.Tensor]) -> list[bool]:
 @pytest.mark.slow  # torch's own classes import the compiler
 @pytest.mark.parametrize(("name", "expected"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_steps_are_those_of_torch(name: str, expected: Any, weight_decay: float) -> None:
+def test_steps_are_those_of_torch(name, expected, weight_decay):
     """Bit-identical to the fused class of torch; equal to the unfused one up to rounding."""
     found, fused, unfused = network(), network(), network()
     options = {"betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": weight_decay}
@@ -58,7 +52,7 @@ def test_steps_are_those_of_torch(name: str, expected: Any, weight_decay: float)
 
 
 @pytest.mark.parametrize("saved_fused", [True, False])
-def test_a_saved_state_resumes_bit_exactly(saved_fused: bool) -> None:
+def test_a_saved_state_resumes_bit_exactly(saved_fused):
     """With the kernel of this run, whichever kernel the checkpoint was written with."""
     expected, resumed = network(), network()
     optimizer, first = make_optimizer(expected, config()), make_optimizer(resumed, config())
@@ -74,7 +68,7 @@ def test_a_saved_state_resumes_bit_exactly(saved_fused: bool) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 3])
-def test_the_schedule_scales_the_rate_of_every_group(start: int) -> None:
+def test_the_schedule_scales_the_rate_of_every_group(start):
     """A step moves each weight by its rate, since its gradient is constant; a resumed run continues the schedule."""
     weights = [nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))]
     groups = [{"params": [w], "lr": lr, "weight_decay": 0.0} for w, lr in zip(weights, (0.1, 0.2), strict=True)]
@@ -83,7 +77,7 @@ def test_the_schedule_scales_the_rate_of_every_group(start: int) -> None:
     scheduler = make_scheduler(optimizer, options, steps_per_epoch=2, start=start)
     for step in range(start, 8):
         before = [w.item() for w in weights]
-        sum(weights).backward()  # type: ignore[union-attr]
+        sum(weights).backward()
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
@@ -93,7 +87,7 @@ def test_the_schedule_scales_the_rate_of_every_group(start: int) -> None:
         assert moved == pytest.approx([0.1 * factor, 0.2 * factor], rel=1e-4)
 
 
-def test_vectors_can_be_left_out_of_weight_decay() -> None:
+def test_vectors_can_be_left_out_of_weight_decay():
     layer = nn.Linear(3, 2)
     groups = make_optimizer(layer, config(weight_decay=0.1, decay_vectors=False)).param_groups
     assert [(group["weight_decay"], [p.ndim for p in group["params"]]) for group in groups] == [(0.1, [2]), (0.0, [1])]
@@ -102,7 +96,7 @@ def test_vectors_can_be_left_out_of_weight_decay() -> None:
     assert len(group["params"]) == 2
 
 
-def test_gradients_that_overflow_skip_the_update() -> None:
+def test_gradients_that_overflow_skip_the_update():
     """Under ``precision=16-mixed`` the gradient scaler leaves weights and step counts as they are."""
     layer = nn.Linear(3, 2)
     optimizer, scaler = make_optimizer(layer, config()), torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -118,7 +112,7 @@ def test_gradients_that_overflow_skip_the_update() -> None:
 
 
 @pytest.mark.slow
-def test_a_step_does_not_import_the_compiler() -> None:
+def test_a_step_does_not_import_the_compiler():
     """Its import takes longer than the training of a smoke run."""
     program = """
 import sys

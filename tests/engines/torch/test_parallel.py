@@ -1,15 +1,12 @@
 """Batch normalization over processes keeps the variance of large numbers."""
 
-from __future__ import annotations
-
-import pytest
 import torch
 from torch import nn
 
 from engines.torch.parallel import GlobalBatchNorm1d
 
 
-def test_the_variance_is_right_away_from_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variance_is_right_away_from_the_origin(monkeypatch):
     monkeypatch.setattr("torch.distributed.all_reduce", lambda sums: sums)
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     x = 1000 + 0.1 * torch.randn(64, 3, generator=torch.Generator().manual_seed(0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,12 +24,11 @@ CELL += ["device=cpu"]
 
 
 @pytest.mark.slow
-def test_a_profile_is_a_table_and_a_trace_and_changes_no_score(tmp_path: Path) -> None:
+def test_a_profile_is_a_table_and_a_trace_and_changes_no_score(tmp_path):
     records = []
     for name in ("plain", "profiled"):
         overrides = [*CELL, f"results_dir={tmp_path / name}", f"profile={str(name == 'profiled').lower()}"]
         record = run_sweeps([overrides], is_sweep=False).outcomes[0].record
-        assert record is not None
         records.append(record)
     plain, profiled = records
     assert plain.hash == profiled.hash
@@ -52,16 +50,14 @@ def test_a_profile_is_a_table_and_a_trace_and_changes_no_score(tmp_path: Path) -
     assert sum(event.get("name") == "cab::step" and event.get("ph") == "X" for event in events) == STEPS
 
 
-def test_a_run_of_one_step_has_a_profile(tmp_path: Path) -> None:
+def test_a_run_of_one_step_has_a_profile(tmp_path):
     overrides = [*TROUBLED, f"results_dir={tmp_path}", "profile=true", "trainer.max_steps=1"]
     assert run_sweeps([[*overrides, "trainer.validate_every=1"]], is_sweep=False).exit_status == 0
     assert len(list(tmp_path.glob("*/profile.csv"))) == 1
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_a_profile_on_a_gpu_has_a_memory_snapshot(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_profile_on_a_gpu_has_a_memory_snapshot(kind, tmp_path, monkeypatch, caplog):
     """On a machine without GPUs: the calls to torch are recorded."""
     called: list[Any] = []
     monkeypatch.setattr("torch.cuda.synchronize", lambda _: None)
@@ -81,7 +77,7 @@ def test_a_profile_on_a_gpu_has_a_memory_snapshot(
     assert ("no memory snapshot" in caplog.text) == (kind == "cpu")
 
 
-def test_products_are_as_exact_as_the_cell_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_are_as_exact_as_the_cell_says(tmp_path, monkeypatch):
     seen = []
     loss = Troubled.loss
     note = lambda self, *given: seen.append(torch.get_float32_matmul_precision()) or loss(self, *given)  # noqa: E731
@@ -90,11 +86,10 @@ def test_products_are_as_exact_as_the_cell_says(tmp_path: Path, monkeypatch: pyt
     record = run_sweeps([overrides], is_sweep=False).outcomes[0].record
     assert set(seen) == {"high"}
     assert torch.get_float32_matmul_precision() == "highest"
-    assert record is not None
     assert Record.read(tmp_path / f"{record.hash}.json").config["trainer"]["float32_matmul_precision"] == "high"
 
 
-def test_the_precision_identifies_the_cell_and_the_workers_do_not() -> None:
+def test_the_precision_identifies_the_cell_and_the_workers_do_not():
     usual = Cell.from_config(compose(CELL))
     high = Cell.from_config(compose([*CELL, "trainer.float32_matmul_precision=high"]))
     assert high.hash != usual.hash

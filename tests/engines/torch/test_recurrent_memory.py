@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 from backbones.gpt2 import GPT2
 from cab import UserError
 from cab.config.compose import compose
-from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.processes import Processes
 from engines.fairseq.command import network_arguments, task_arguments
@@ -26,22 +24,13 @@ from tests.helpers.runs.troubled import trained
 from tests.helpers.tasks.layouts import write_books
 
 CELL = ["task=lm_recurrent", "dataset=pg19", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
-RECURRENT = [
-    *CELL,
-    "attention=transformer_xl",
-    "attention.segment=32",
-    "attention.memory=64",
-    "backbone.positions=none",
-    "backbone.dropout=0.2",
-    "task.block_len=32",
-    "task.context_lengths=[64]",
-    "task.memory_length=32",
-    "trainer.validate_every=null",
-    "trainer.checkpoint_selection=last",
-]
+RECURRENT = [*CELL, "attention=transformer_xl", "attention.segment=32", "attention.memory=64"]
+RECURRENT += ["backbone.positions=none", "backbone.dropout=0.2"]
+RECURRENT += ["task.block_len=32", "task.context_lengths=[64]", "task.memory_length=32"]
+RECURRENT += ["trainer.validate_every=null", "trainer.checkpoint_selection=last"]
 
 
-def test_the_memory_length_names_the_variant() -> None:
+def test_the_memory_length_names_the_variant():
     assert Cell.from_config(compose(RECURRENT)).key["config_variant"] == "memory 32"
 
 
@@ -52,14 +41,14 @@ def test_the_memory_length_names_the_variant() -> None:
         (["task.overlap=8"], "set task.overlap=0"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(overrides: list[str], message: str) -> None:
+def test_what_makes_no_sense_is_refused_in_one_line(overrides, message):
     chosen = {override.split("=")[0]: override for override in [*RECURRENT, *overrides]}
     with pytest.raises(UserError, match=message) as error:
         _ = Cell.from_config(compose(list(chosen.values()))).task
     assert "\n" not in str(error.value)
 
 
-def test_a_network_that_remembers_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_remembers_nothing_is_refused(monkeypatch):
     monkeypatch.delattr("backbones.gpt2.GPT2.init_mems")
     with pytest.raises(UserError, match=r"GPT2: it does not implement init_mems\(batch_size, num_tokens\)"):
         RecurrentLMTask.protocol_of(GPT2)
@@ -67,12 +56,9 @@ def test_a_network_that_remembers_nothing_is_refused(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     "overrides",
-    [
-        ["task=lm", "pattern=CS", "backbone.residual=gtrxl"],
-        ["task=lm", "pattern=CS", "backbone.positions=none"],
-    ],
+    [["task=lm", "pattern=CS", "backbone.residual=gtrxl"], ["task=lm", "pattern=CS", "backbone.positions=none"]],
 )
-def test_fairseqs_networks_have_the_usual_one_alone(overrides: list[str]) -> None:
+def test_fairseqs_networks_have_the_usual_one_alone(overrides):
     cell = Cell.from_config(compose(["dataset=synthetic", "attention=vanilla", "preset=smoke", *overrides]))
     vars(cell)["task"] = SimpleNamespace(backbone_options=lambda _: {})
     option = re.escape(overrides[-1].partition("=")[0])
@@ -82,60 +68,58 @@ def test_fairseqs_networks_have_the_usual_one_alone(overrides: list[str]) -> Non
         task_arguments(Cell.from_config(compose(RECURRENT)))
 
 
-def test_several_processes_are_refused() -> None:
+def test_several_processes_are_refused():
     with pytest.raises(UserError, match="without torchrun or srun"):
         check(Cell.from_config(compose(RECURRENT)), Processes(rank=0, local_rank=0, count=2))
 
 
-def test_more_rows_than_blocks_are_refused() -> None:
+def test_more_rows_than_blocks_are_refused():
     cell, processes = Cell.from_config(compose(RECURRENT)), Processes(rank=0, local_rank=0, count=1)
     run = SimpleNamespace(cell=cell, processes=processes, observer=None)
-    assert make_order(9, run).in_rows  # type: ignore[arg-type]
+    assert make_order(9, run).in_rows
     with pytest.raises(
         UserError, match=r"the training set has 3 blocks, trainer\.batch_size is 4; lower trainer\.batch_size"
     ):
-        make_order(3, run)  # type: ignore[arg-type]
+        make_order(3, run)
 
 
-def test_memories_are_those_of_the_rows_however_they_are_cut() -> None:
+def test_memories_are_those_of_the_rows_however_they_are_cut():
     rows = torch.arange(12.0).view(4, 3)
     two, four, seen = RecurrentMemory(2), RecurrentMemory(4), []
 
-    def recurrent_loss(_: object, batch: Any, memory: Any) -> Any:
+    def recurrent_loss(_, batch, memory):
         seen.append(memory)
         return torch.zeros(()), {"x": batch}
 
     task: Any = SimpleNamespace(recurrent_loss=recurrent_loss)
     assert two.state_dict() is None
     for batch in rows.split(2):
-        two.loss(task, None, batch)  # type: ignore[arg-type]
+        two.loss(task, None, batch)
     state = two.state_dict()
-    assert state is not None
     assert torch.equal(state["x"], rows)
     four.load_state_dict(state, torch.device("cpu"))
     for batch in rows.split(1):
-        four.loss(task, None, batch + 1)  # type: ignore[arg-type]
+        four.loss(task, None, batch + 1)
     assert seen[:2] == [None, None]
     assert [memory["x"].tolist() for memory in seen[2:]] == [[row] for row in rows.tolist()]
     state = four.state_dict()
-    assert state is not None
     assert torch.equal(state["x"], rows + 1)
     four.reset()
     assert four.state_dict() is None
 
 
 @pytest.mark.slow
-def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path, monkeypatch):
     books = f"data_root={write_books(tmp_path / 'data')}"
     options = [*RECURRENT, "trainer.micro_batch_size=2", "trainer.checkpoint_every=2", "trainer.max_steps=6", books]
 
-    def run(folder: str, *more: str) -> Record:
+    def run(folder, *more):
         return trained(compose([*options, f"results_dir={tmp_path / folder}", *more]))
 
     expected = run("uncut")
     loss, calls = RecurrentLMTask.recurrent_loss, iter(range(100))
 
-    def cut(self: RecurrentLMTask, *arguments: Any) -> Any:
+    def cut(self, *arguments):
         if next(calls) == 10:  # of two micro-batches per step: in the sixth
             raise RuntimeError("cut")
         return loss(self, *arguments)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +13,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from cab import Attention
-from cab.cli.main import main
 from cab.config.compose import compose
 from cab.config.run_config import Precision
 from cab.runner.batches import SeededItems, mix_seed
@@ -46,16 +44,14 @@ def opened(task: str, *more: str) -> Run:
 
 
 def counted(run: Run) -> StepSize:
-    size = step_size(run, make_order(len(run.cell.task.training_set), run))  # type: ignore[arg-type]
-    assert size is not None
-    return size
+    return step_size(run, make_order(len(run.cell.task.training_set), run))
 
 
 @pytest.mark.parametrize("task", CELLS)
-def test_what_is_counted_on_shapes_is_what_a_forward_pass_computes(task: str) -> None:
+def test_what_is_counted_on_shapes_is_what_a_forward_pass_computes(task):
     """With the batch's numbers and real weights, by torch's own counter."""
     run = opened(task)
-    order = make_order(len(run.cell.task.training_set), run)  # type: ignore[arg-type]
+    order = make_order(len(run.cell.task.training_set), run)
     draw = next(iter(order))
     _, batch = SeededItems(run.cell.task.training_set, order.seed).__getitems__(draw)
     state = torch.get_rng_state()
@@ -71,22 +67,19 @@ def test_what_is_counted_on_shapes_is_what_a_forward_pass_computes(task: str) ->
     assert size.flops == PASSES * counter.get_total_flops() / len(draw.indices)
 
 
-def test_a_language_model_is_six_flops_per_weight_and_twelve_per_pair() -> None:
+def test_a_language_model_is_six_flops_per_weight_and_twelve_per_pair():
     """Chowdhery et al. 2022, appendix B: 6 N + 12 L H Q T per token."""
     run = opened("lm", "attention=vanilla")
-    size, network, length = counted(run), make_backbone(run.cell), run.cell.task.block_len  # type: ignore[attr-defined]
+    size, network, length = counted(run), make_backbone(run.cell), run.cell.task.block_len
     assert size.tokens == length
     layers = [module for module in network.modules() if isinstance(module, torch.nn.Linear)]
     weights = sum(layer.weight.numel() for layer in layers) + network.decoder_embedding.tokens.weight.numel()
     attention = [module for module in network.modules() if isinstance(module, Attention)]
     [width] = {layer.embed_dim for layer in attention}
-    assert size.flops is not None
     assert size.flops / length == 6 * weights + 12 * len(attention) * width * length
 
 
-def test_tokens_of_rows_records_and_status_are_one_number(
-    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tokens_of_rows_records_and_status_are_one_number(troubled, tmp_path, cab):
     record = trained(troubled("trainer.validate_every=4"))
     with (tmp_path / record.hash / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -96,26 +89,22 @@ def test_tokens_of_rows_records_and_status_are_one_number(
     speeds = sorted(float(row["tokens_per_second"]) for row in rows)
     assert record.engine_facts["tokens_per_second"] == pytest.approx(sum(speeds) / 2)
     assert record.engine_facts.keys() == {"kernels", "tokens_per_second"}
-    assert main(["status", str(tmp_path), "--csv"]) == 0
-    [status] = csv.DictReader(capsys.readouterr().out.splitlines())
+    [status] = csv.DictReader(cab("status", str(tmp_path), "--csv").out.splitlines())
     assert float(status["tokens_per_second"]) == pytest.approx(record.engine_facts["tokens_per_second"], rel=0.01)
     assert status["mfu"] == ""
 
 
-def test_status_has_the_speed_of_an_interrupted_run(
-    troubled: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_has_the_speed_of_an_interrupted_run(troubled, tmp_path, cab):
     with pytest.raises(Exception, match="no space"):
         trained(troubled("trainer.log_every=1", trouble="full"))
     [path] = tmp_path.glob("*/metrics.csv")
     with path.open(newline="") as file:
         *_, last = csv.DictReader(file)
-    assert main(["status", str(tmp_path), "--csv"]) == 0
-    [status] = csv.DictReader(capsys.readouterr().out.splitlines())
+    [status] = csv.DictReader(cab("status", str(tmp_path), "--csv").out.splitlines())
     assert float(status["tokens_per_second"]) == pytest.approx(float(last["tokens_per_second"]), rel=0.01)
 
 
-def test_mfu_is_the_share_of_all_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mfu_is_the_share_of_all_peaks(monkeypatch):
     """Two H200 that have 8 steps of 4 examples in two seconds, each of 989 TFLOP: 8% in 16 bit."""
     run: Any = SimpleNamespace(
         processes=SimpleNamespace(count=2, is_first=True),
@@ -148,5 +137,5 @@ def test_mfu_is_the_share_of_all_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", Precision("bf16-mixed", "high"), None),
     ],
 )
-def test_a_peak_is_published_or_unknown(gpu: str, precision: Precision, tflops: float | None) -> None:
+def test_a_peak_is_published_or_unknown(gpu, precision, tflops):
     assert peak_flops(gpu, precision) == (None if tflops is None else tflops * 1e12)

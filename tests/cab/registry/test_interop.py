@@ -1,14 +1,14 @@
-"""Registered attentions with the interface of the layers of flash-linear-attention."""
+"""Registered attentions as layers of flash-linear-attention, and inside models of transformers."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from cab import FlaLayer, UserError
+from cab import FlaLayer, UserError, use_in_transformers
 
 LENGTH, PADDING, NEW = 9, 4, 12
 ATTENTIONS = [("gla", {}), ("vanilla", {}), ("local", {"window_size": 3}), ("abc", {})]
@@ -87,7 +87,7 @@ def check_generation(cached: Tensor, whole: Tensor, alone: Tensor) -> None:
 
 
 @pytest.mark.parametrize(("name", "options"), ATTENTIONS)
-def test_greedy_generation_is_the_same_with_and_without_cache(name: str, options: dict[str, Any]) -> None:
+def test_greedy_generation_is_the_same_with_and_without_cache(name, options):
     model = Model(name, **options)
     ids, mask = prompt()
     alone = model.generate(ids[:1, PADDING:], mask[:1, PADDING:])
@@ -96,7 +96,7 @@ def test_greedy_generation_is_the_same_with_and_without_cache(name: str, options
 
 @pytest.mark.parametrize("caches", [False, True], ids=["whole", "cached"])
 @torch.no_grad()
-def test_packed_sequences_give_what_each_gives_alone(caches: bool) -> None:
+def test_packed_sequences_give_what_each_gives_alone(caches):
     mixer, cache = layer("gla"), Cache() if caches else None
     sequences = torch.randn(8, 32).split([5, 3])
     packed, _, _ = mixer(
@@ -112,7 +112,7 @@ def test_packed_sequences_give_what_each_gives_alone(caches: bool) -> None:
 
 
 @torch.no_grad()
-def test_without_use_cache_the_cache_is_read_and_not_changed() -> None:
+def test_without_use_cache_the_cache_is_read_and_not_changed():
     mixer, cache, x = layer("gla"), Cache(), torch.randn(1, 6, 32)
     mixer(x[:, :4], past_key_values=cache, use_cache=True)
     first, again = (mixer(x[:, 4:], past_key_values=cache, use_cache=False)[0] for _ in range(2))
@@ -128,6 +128,73 @@ def test_without_use_cache_the_cache_is_read_and_not_changed() -> None:
         ({"cu_seqlens": torch.tensor([0, 5])}, r"\[1, T, D\], got \(2, 5, 32\)"),
     ],
 )
-def test_lengths_that_do_not_fit_are_refused(given: dict[str, Tensor], message: str) -> None:
+def test_lengths_that_do_not_fit_are_refused(given, message):
     with pytest.raises(UserError, match=message):
         layer("linear")(torch.randn(2, 5, 32), **given)
+
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM  # takes seconds to import
+
+
+def model(attention: str) -> LlamaForCausalLM:
+    """A tiny Llama with grouped keys; its weights do not depend on the attention."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=50,
+        hidden_size=64,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=None,
+    )
+    built = LlamaForCausalLM._from_config(config, attn_implementation=attention).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(std=0.3, generator=generator)
+    return built
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("linear", {}), ("local", {"window_size": 3}), ("flash", {}), ("abc", {})]
+)
+def test_a_model_of_transformers_generates_the_same_with_and_without_cache(name, options):
+    built = model(use_in_transformers(name, **options))
+    ids, mask = prompt()
+    cached, whole = (
+        built.generate(ids, attention_mask=mask, max_new_tokens=12, do_sample=False, use_cache=cache)
+        for cache in (True, False)
+    )
+    alone = built.generate(ids[:1, PADDING:], max_new_tokens=12, do_sample=False)
+    check_generation(cached, whole, alone)
+
+
+def test_vanilla_is_the_attention_of_transformers():
+    ids, mask = prompt()
+    with torch.no_grad():
+        ours, theirs = (
+            model(attention)(ids, attention_mask=mask).logits[mask.bool()]
+            for attention in (use_in_transformers("vanilla"), "sdpa")
+        )
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_reach_the_model():
+    built = model(use_in_transformers("linear")).train()
+    built(prompt()[0]).logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in built.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("gla", "computes more than queries, keys and values"), ("flowformer", "depends on earlier queries")],
+)
+def test_attentions_that_need_more_than_heads_are_refused(name, reason):
+    with pytest.raises(UserError, match=reason):
+        use_in_transformers(name)

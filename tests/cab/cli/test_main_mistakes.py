@@ -1,0 +1,155 @@
+"""Every mistake in a command is one line with status 2, before anything is written or deleted."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+CELL = {"task": "lstf", "dataset": "synthetic", "backbone": "informer", "attention": "abc", "pattern": "NC"}
+CELL |= {"preset": "smoke", "device": "cpu"}
+MISTAKES = r"""
+run CELL force=maybe -> unable to interpret input, got 'maybe'; for example force=false
+run CELL attention.num_landmarks=2.5 -> Input should be a valid integer, got 2.5; for example attention.num_landmarks=16
+run CELL attention.num_landmarks="'8'" -> attention.num_landmarks: Input should be a valid integer, got '8'
+run CELL backbone.dropout=1.5 -> backbone.dropout: Input should be less than 1, got 1.5
+run CELL backbone.embed_dim=8.5 -> should be a valid integer, got 8.5; for example backbone.embed_dim=512
+run CELL backbone.embed_dim=7 -> embed_dim
+run CELL backbone.num_heads=0 -> num_heads
+run CELL task.pred_len=soon -> task.pred_len: Input should be a valid integer
+run CELL seed=1.5 -> seed: Input should be a valid integer, got 1.5; for example seed=1
+run CELL retry=[lost] -> retry must be a list of finished, oom, diverged, failed
+run CELL other_attention=3 -> a valid string or Input should be a valid dictionary, got 3
+run CELL 'other_attention={CS: 3}' -> an attention must be a name or a mapping with 'name'
+run CELL trainer.learning_rat=1 -> unknown option 'trainer.learning_rat': did you mean 'trainer.learning_rate'
+run CELL ~trainer.learning_rate -> '~trainer.learning_rate' removes an option
+run CELL +attention.zzz=1 -> attention 'abc' has no option 'zzz'
+run CELL cluster.workers=2 -> cluster.workers requires cluster=local
+run CELL logger=false -> unknown logger 'False' (known: csv, tensorboard, wandb)
+run CELL logger.project=a -> logger.project requires logger=wandb
+run CELL 'trainer={learning_rate: 0.01}' -> write one argument per option: `trainer.learning_rate=0.01`
+run CELL trainer.lr=0.1 -> did you mean 'trainer.learning_rate'?
+run CELL trainer.optimizer.lr=3 -> unknown option 'trainer.optimizer.lr': did you mean 'trainer.learning_rate'?
+run CELL trainer=quick -> unknown trainer 'quick' (known: default)
+run CELL trainer.num_workers=100000 -> trainer.num_workers: Input should be less than or equal to 256, got 100000
+run CELL data=3 -> data is a group of options: set data.download
+run CELL hydra=3 -> cab run does not have Hydra's 'hydra'
+run CELL results_dir="''" -> results_dir: String should have at least 1 character, got ''
+run CELL results_dir=file/below -> results_dir: file is not a folder
+run CELL results_dir=LONG -> results_dir
+run CELL results_dir=/proc/results -> /proc
+run CELL cluster=local cluster.workers=many -> cluster.workers: Input should be a valid integer, got 'many'
+run CELL cluster=local cluster.workers_per_gpu=0 -> workers_per_gpu: Input should be greater than or equal to 1, got 0
+run CELL cluster=local +cluster.speed=1 -> unknown option 'cluster.speed'
+run CELL cluster=slurm cluster.wait=maybe -> cluster.wait: Input should be a valid boolean
+run CELL cluster=slurm cluster.gpus=1.5 -> cluster.gpus: Input should be a valid integer, got 1.5
+run CELL-task -> name a task: task=NAME
+run CELL-dataset -> name a dataset: dataset=NAME
+run CELL-attention -> name an attention: attention=NAME
+run CELL-pattern -> name a pattern: pattern=NAME
+run CELL attention=vanila -> unknown attention 'vanila' … did you mean 'vanilla'
+run CELL backbone=infomer -> unknown backbone … 'informer'
+run CELL task=lst -> unknown task … 'lstf'
+run CELL dataset=eth1 -> unknown dataset … 'etth1'
+run CELL pattern=XX -> unknown pattern … NS
+run CELL preset=papr -> unknown preset … 'paper'
+run CELL attention=s4d -> 's4d' does not support pattern NC … NS CS … cab list attentions
+run CELL pattern=CC -> 'informer' has no attention layer with pattern CC … NS CS NC
+run CELL attention=vanilla attention.num_landmarks=3 -> attention 'vanilla' has no option 'num_landmarks'
+run CELL backbone.depth=3 -> backbone 'informer' has no option 'depth' … encoder_layers
+run CELL task.horizon=3 -> task 'lstf' has no option 'horizon' … pred_len
+run CELL task.seq_len=900000 -> shorter than one window … seq_len
+run CELL other_attention=vanila -> unknown attention 'vanila'
+run CELL dataset=etth1 data_root=nowhere -> the folder data_root=nowhere does not exist … cab data download etth1
+leaderboard --out file -> --out: file is not a folder
+leaderboard --out '' -> an argument of cab leaderboard is empty
+leaderboard --out= -> an argument of cab leaderboard is empty, '--out='; remove it
+efficiency abc --lengths , -> an argument of cab efficiency is empty, ','; remove it
+efficiency abc --phase=,, -> an argument of cab efficiency is empty, '--phase=,,'; remove it
+verify abc --checks , -> an argument of cab verify is empty, ','; remove it
+score --task ', ,' -> an argument of cab score is empty, ', ,'; remove it
+run --retry , -> an argument of cab run is empty, ','; remove it
+run -m task=lstf seed=, -> an argument of cab run is empty, 'seed=,'; remove it
+score file/below -> file/below does not exist: name a folder of records
+correlation nothing -> nothing does not exist: name a folder of records
+status file -> file is not a folder
+score --check file -> file is not a valid result record
+reproduce results/local/0123.json -> is not a valid result record
+reproduce results/local/0123.json --results-dir file -> --results-dir: file is not a folder
+reproduce results -> results is not a file
+crossover results -> results
+efficiency vanilla --out file/costs.csv -> file
+demo --out file -> --out: file is not a folder
+crossover --taks lm -> unknown flag '--taks'; known: --baseline, --csv, --help, --protocol
+verify abc --quik -> unknown flag '--quik': did you mean '--quick'?
+data get -> unknown subcommand 'get' (known: download, list, verify)
+paper tabel3 -> unknown subcommand 'tabel3': did you mean 'table3'?
+paper table3 --formt csv -> unknown flag '--formt': did you mean '--format'?
+paper table3 --format latx -> unknown --format 'latx': did you mean 'latex'?
+score task=lstf -> 'task=lstf' is written as in cab run; write `--task lstf`
+list abc --pattern NC -> --pattern applies to attentions, backbones, tasks, cells
+run --task lstf -> cab run has no flag '--task'; write `task=lstf`
+run --lr 0.1 task=lstf -> cab run has no flag '--lr'; write `trainer.learning_rate=0.1`
+run --batch-size=4 task=lstf -> write `trainer.batch_size=4`
+run preset smoke task=lstf -> 'preset' has no value; write `preset=smoke`
+run preset task=lstf -> 'preset' has no value; write `preset=VALUE`
+run suite paper -> 'suite' has no value; write `suite=NAME` (core, mini, paper)
+run task=lstf synthetic -> cannot read the override 'synthetic'; write `dataset=synthetic`
+run -m task=lstf, pcc -> cannot read the override 'task=lstf,'; remove the comma, or the space after it
+efficiency abc --lengths 256,512 -> separate the values by spaces: `--lengths 256 512`
+list attention --pattern NC -> unknown table 'attention': did you mean 'attentions'?
+run lr=0.1 -> unknown option 'lr': did you mean 'trainer.learning_rate'?
+run batch_size=8 -> did you mean 'trainer.batch_size'?
+run epochs=3 -> did you mean 'trainer.max_epochs'?
+run gpus=2 -> did you mean 'cluster.gpus'?
+run model=informer -> did you mean 'backbone'?
+run cluster=slrm --help -> unknown cluster 'slrm': did you mean 'slurm'?
+scor -> did you mean 'score'
+verify -> name an attention: `cab verify abc`
+run attention=abd --help -> did you mean 'abc'
+run -m attention=vanila task=lstf -> 'vanilla'
+run task=lstf attention=abc tune=true -> add suite=core
+run suite=core attention=abc tune=maybe -> tune
+data verify ljspeach --data-root . -> unknown data set 'ljspeach': did you mean 'ljspeech'?
+data verify etth1 -> the folder of the data sets is not set: use --data-root DATA or set CAB_DATA
+run suite=core atention=abc -> attention=NAME, which `cab run suite=core atention=abc` lacks
+verify vanilla position=rope --pattern CS -> attention 'vanilla' has no option 'position'
+verify vanilla positions=rope --pattern CC -> positions=rope requires pattern NS or CS, got pattern CC
+verify vanilla positions=rope --record rows.csv -> --record requires all checks with seed 0 and default options
+verify positions=rope -> name an attention
+verify vanila -> did you mean 'vanilla'
+verify vanilla --pattern XS -> unknown pattern 'XS'
+verify vanilla --checks causal -> unknown check 'causal': did you mean 'causality'
+verify local --pattern CC -> 'local' does not support pattern CC (supported: NS, CS)
+verify vanilla --pattern NS --checks causality -> none of these checks applies
+verify vanilla --device nowhere -> device 'nowhere' is not available
+verify missing.py:A -> file 'missing.py' does not exist
+verify mine.py --pattern CS -> name a class
+verify mine.py:Nothing --pattern CS -> no torch.nn.Module class 'Nothing' in
+verify mine.py:NotAModule --pattern CS -> it has: Mean, Leaky
+verify mine.py:Mean -> name its pattern with --pattern
+verify broken.py:A --pattern CS -> ModuleNotFoundError: No module named 'nothing_of_this_name'
+score --pattern NS,SN -> unknown pattern 'SN': did you mean … Known: CC, CS, NC, NS, causal_cross
+"""
+"""Commands with words of the line that they print. CELL is what the command does not set; CELL-task lacks the task."""
+FILES = {
+    "file": "kept",
+    "results/local/0123.json": "kept",
+    "broken.py": "import nothing_of_this_name",
+    "mine.py": "from torch import nn\nclass Mean(nn.Module): pass\nclass Leaky(Mean): pass\nclass NotAModule: pass",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.strip().splitlines(), ids=lambda mistake: mistake.partition(" -> ")[0])
+def test_a_mistake_is_one_line(mistake, refused):
+    for name, text in FILES.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+    command, _, words = mistake.replace("LONG", "x" * 300).partition(" -> ")
+    arguments: list[str] = []
+    for word in (given := shlex.split(command)):
+        cell, _, missing = word.partition("-")
+        named = {missing, *(other.partition("=")[0] for other in given)}
+        arguments += [f"{key}={value}" for key, value in CELL.items() if key not in named] if cell == "CELL" else [word]
+    refused(*arguments, words=words.split(" … "))

@@ -1,0 +1,341 @@
+"""A results folder whose run is started, stopped, damaged, edited and resumed: what is on disk is true at all times.
+
+A story is a line of steps, and behind an arrow what the log says. Each step is a rule of a state machine, with which
+hypothesis makes up further stories.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import pickle
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from filelock import FileLock
+from hypothesis import HealthCheck, seed, settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from cab import UserError, load_results
+from cab.errors import Preempted
+from cab.records.record import Record, with_checksum
+from cab.runner import provenance
+from cab.runner.folder import PROGRESS, cell_statuses
+from cab.runner.run import run_cell
+from tests.cab.runner.test_folder_hostile import Payload
+from tests.helpers.hostile import SCALE, SEED
+from tests.helpers.runs.fixtures import troubled_config
+from tests.helpers.runs.full_disk import FULL, FullDisk
+from tests.helpers.runs.troubled import Troubled, trained
+
+SETTINGS = {
+    "best": ("trainer.validate_every=3", "trainer.checkpoint_every=2"),
+    "average": ("trainer.validate_every=3", "trainer.checkpoint_every=2", "trainer.checkpoint_selection=average"),
+}
+SETTINGS["average"] += ("trainer.average_every=2", "trainer.average_count=3")
+AGAIN = {"": [], "force": ["force=true"], "retry": ["retry=[finished,oom,diverged,failed]"], "oom": ["retry=[oom]"]}
+TROUBLES = {
+    "oom": ("oom", "OutOfMemoryError: CUDA out of memory", None),
+    "crash": ("failed", "RuntimeError: something broke", None),
+    "nan": ("diverged", "the training loss is NaN or infinite from step 3", 3),
+}
+"""Status, error and step of the record of a run with this trouble in step 3."""
+MOMENTS = ("cell.json", "step-00000002.ckpt", "best-00000003.pt", "step-00000006.ckpt", "weights.pt", "RECORD", "end")
+"""Files whose replacement is interrupted; the end is the first deletion of progress, with the record written."""
+
+
+@functools.cache
+def calm(selection: str) -> Record:
+    """The record of a run that nothing interrupts."""
+    with tempfile.TemporaryDirectory() as folder:
+        return trained(troubled_config(*SETTINGS[selection], f"results_dir={folder}"))
+
+
+def flipped(path: Path, state: Any) -> bytes:
+    """The content of a file with one wrong bit in the data of its largest tensor, which torch does not notice."""
+    content = bytearray(path.read_bytes())
+    content[content.index(max(state.values(), key=torch.Tensor.numel).numpy().tobytes())] ^= 1
+    return bytes(content)
+
+
+WRONG_MOMENTS = {0: {"step": torch.ones(()), "exp_avg": torch.ones(3), "exp_avg_sq": torch.ones(3)}}
+CHECKPOINTS = {
+    "flipped": lambda path, state: flipped(path, state["network"]),
+    "pickle": lambda path, state: pickle.dumps(Payload(path.parents[2] / "executed")),  # noqa: ARG005
+    "shard": lambda path, state: state | {"shards": "many"},  # noqa: ARG005
+    "empty": lambda path, state: {"step": state["step"]},  # noqa: ARG005
+    "optimizer": lambda path, state: state | {"optimizer": WRONG_MOMENTS},  # noqa: ARG005
+    "history": lambda path, state: state | {"history": {"entries": 3}},  # noqa: ARG005
+    "step": lambda path, state: state | {"step": 10_000},  # noqa: ARG005
+}
+"""The content of a damaged checkpoint."""
+FILES = ("best", "no-best", "average", "no-average", "about", "cut", "relabeled", ".weights.pt-0000.tmp", "relic.txt")
+"""Other damage: changed or missing weights, cell.json, the record, files of a killed process and of an earlier run."""
+
+
+class ResultsFolder(RuleBasedStateMachine):
+    code: ClassVar[str] = ""
+    """The digest of a module of the project."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = tempfile.TemporaryDirectory()
+        self.results = Path(self.place.name, "results")
+        self.select("best")
+
+    @initialize(selection=st.sampled_from([*SETTINGS]))
+    def select(self, selection: str) -> None:
+        self.selection, self.calm = selection, calm(selection)
+        self.folder, self.path = self.results / self.calm.hash, self.results / f"{self.calm.hash}.json"
+        type(self).code = "0" * 16
+
+    def start(self, again: str, trouble: str = "") -> Any:
+        Troubled.trouble_now = trouble
+        try:
+            return run_cell(troubled_config(*SETTINGS[self.selection], *AGAIN[again], f"results_dir={self.results}"))
+        finally:
+            Troubled.trouble_now = ""
+
+    def record(self) -> Record | None:
+        try:
+            return Record.read(self.path)
+        except UserError:
+            return None
+
+    def stored(self) -> bytes:
+        return self.path.read_bytes() if self.path.exists() else b""
+
+    def statuses(self) -> dict[str, str]:
+        """Status and detail of the cell, if it has one."""
+        found = cell_statuses(self.results) if self.results.exists() else []
+        assert len(found) <= 1
+        return {cell.status: cell.detail for cell in found}
+
+    def files(self, *patterns: str) -> list[Path]:
+        return sorted(path for pattern in patterns for path in self.folder.glob(pattern))
+
+    @rule(again=st.sampled_from([*AGAIN]))
+    def run(self, again: str = "") -> None:
+        """A record that is there is used, if it is of this code; every other run ends as the calm one."""
+        record = self.record()
+        if record is None or again in ("force", "retry") or again == record.status:
+            outcome = self.start(again)
+            assert (outcome.kind, outcome.record.status, self.record()) == ("completed", "finished", outcome.record)
+            assert self.files(*PROGRESS, "*.tmp") == []
+        elif record.program.project["backbones.made"] == self.code:
+            before, statuses = self.stored(), self.statuses()
+            assert self.start(again).kind == "cached"
+            assert self.stored() == before
+            assert statuses != {"finished": ""} or self.files(*PROGRESS) == []
+        else:
+            with pytest.raises(UserError, match=r"other code of the project \(backbones.made\)"):
+                self.start(again)
+
+    @rule(trouble=st.sampled_from([*TROUBLES, "full"]))
+    def fail(self, trouble: str) -> None:
+        """In a run from its begin, since a resumed one could have the trouble in a validation."""
+        if self.files("step-*"):
+            return
+        if trouble == "full":
+            with pytest.raises(UserError, match="no space left"):
+                self.start("retry", trouble)
+            return
+        record, (status, error, step) = self.start("retry", trouble).record, TROUBLES[trouble]
+        assert (record.status, record.step, [metric.value for metric in record.metrics]) == (status, step, [None, None])
+        assert error in record.error
+        assert "Traceback" in (self.folder / "traceback.txt").read_text()
+        assert load_results(self.results)["value"].isna().all()
+
+    @rule(
+        number=st.sampled_from(["SIGTERM", "SIGINT", "SIGKILL"]),
+        moment=st.sampled_from(MOMENTS),
+        again=st.sampled_from([*AGAIN]),
+    )
+    def stop(self, number: str, moment: str, again: str = "") -> bool:
+        """A run in a child that gets a signal at a moment, if it comes to that; the old record stays until then."""
+        name = self.path.name if moment == "RECORD" else moment
+        pending, before = Path(self.place.name, "pending"), self.stored()
+        pending.touch()
+        child = os.fork()
+        if child == 0:
+            torch.set_num_threads(1)  # a fork has no other threads
+
+            def hook(event: str, arguments: tuple[Any, ...]) -> None:
+                is_moment = event == "os.rename" and str(arguments[1]).endswith(name)
+                if (moment, event) == ("end", "os.remove"):
+                    is_moment = "/step-" in str(arguments[0]) and self.path.exists()
+                if is_moment and pending.exists():
+                    pending.unlink()
+                    os.kill(os.getpid(), signal.Signals[number])
+
+            sys.addaudithook(hook)
+            try:
+                self.start(again)
+                os._exit(0)
+            except (Preempted, KeyboardInterrupt):
+                os._exit(75)
+            except BaseException as error:
+                os._exit(64 if isinstance(error, UserError) else 1)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status and moment != "end":
+            assert self.stored() == before
+        if pending.exists():
+            return False
+        endings = (75,) if ".ckpt" in moment else (0, 75, -signal.Signals[number])
+        assert status in ((-signal.SIGKILL,) if number == "SIGKILL" else endings)
+        return True
+
+    @rule(kind=st.sampled_from([*CHECKPOINTS, *FILES]))
+    def damage(self, kind: str) -> bool:
+        weights = self.files(f"{kind.removeprefix('no-')}-*.pt")
+        if kind in CHECKPOINTS and (checkpoints := self.files("step-*.ckpt")):
+            try:
+                content = CHECKPOINTS[kind](checkpoints[-1], torch.load(checkpoints[-1], weights_only=True))
+            except (pickle.UnpicklingError, RuntimeError, KeyError, EOFError):
+                return False  # it is damaged already
+            checkpoints[-1].write_bytes(content) if isinstance(content, bytes) else torch.save(content, checkpoints[-1])
+        elif weights and kind.startswith("no-"):
+            weights[-1].unlink()
+        elif weights:  # those of another run, in a copied folder
+            state = torch.load(weights[-1])
+            torch.save({name: value + 1 for name, value in state.items()}, weights[-1])
+        elif kind == "about" and (self.folder / "cell.json").exists():
+            (self.folder / "cell.json").write_text("{")
+        elif kind == "cut" and self.path.exists():
+            self.path.write_text("{")
+        elif kind == "relabeled" and self.record():
+            content = json.loads(self.path.read_text())
+            self.path.write_text(json.dumps(with_checksum(content | {"cell": content["cell"] | {"attention": "abc"}})))
+        elif kind in ("relic.txt", ".weights.pt-0000.tmp") and self.folder.exists():
+            (self.folder / kind).touch()
+        else:
+            return False
+        return True
+
+    @rule()
+    def edit(self) -> None:
+        type(self).code = f"{int(self.code) + 1:016d}"
+
+    @rule()
+    def compete(self) -> None:
+        """While another process runs the cell, this one changes nothing."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / "lock"):
+            before = {path: path.read_bytes() for path in self.results.rglob("*") if path.is_file()}
+            assert self.start("retry").kind == "locked"
+            assert {path: path.read_bytes() for path in self.results.rglob("*") if path.is_file()} == before
+
+    @rule(at=st.integers(1, 16))
+    def fill(self, at: int | str) -> bool:
+        """The disk is full at a write; whether the run needed it."""
+        disk, before, message = FullDisk(Path(self.place.name), int(at)), self.stored(), ""
+        with disk.mounted():
+            try:
+                self.start("retry")
+            except UserError as error:
+                message = str(error)
+        assert not message or (message[:13], self.stored()) == ("no space left", before)
+        return bool(message)
+
+    def has(self, name: str) -> bool:
+        return (self.folder / name).exists()
+
+    def lacks(self, name: str) -> bool:
+        return not self.has(name)
+
+    @invariant()
+    def is_true(self) -> None:
+        record = self.record()
+        if record is not None and record.status == "finished":
+            assert (record.metrics, record.history) == (self.calm.metrics, self.calm.history)
+        statuses = self.statuses()
+        of_record = {record.status if record else "broken"} if self.path.exists() else set()
+        of_folder = {"interrupted", "broken"} if self.has("cell.json") else set()
+        assert statuses.keys() <= of_record | of_folder
+        assert bool(statuses) == bool(of_record | of_folder)
+        steps = [int(path.stem.removeprefix("step-")) for path in self.files("step-*.ckpt")]
+        last = f"checkpoint at step {steps[-1]}" if steps else "no checkpoint yet"
+        assert statuses.get("interrupted", last) == last
+        assert not Path(self.place.name, "executed").exists()
+
+    def teardown(self) -> None:
+        self.run("retry")
+        assert self.statuses() == {"finished": ""}
+        self.is_true()
+        self.place.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def _edited_code(monkeypatch):
+    """Every run has executed a module of the project that is edited."""
+    original = provenance.program_of
+
+    def program_of(cell, **options):
+        program = original(cell, **options)
+        return dataclasses.replace(program, project={**program.project, "backbones.made": ResultsFolder.code})
+
+    monkeypatch.setattr("cab.runner.provenance.program_of", program_of)
+    monkeypatch.setattr("cab.runner.run.program_of", program_of)
+
+
+STORIES = [
+    *(f"stop SIGKILL {moment}, damage .weights.pt-0000.tmp, run" for moment in MOMENTS),
+    *(f"run, stop SIGTERM {moment} force, run force" for moment in MOMENTS[::2]),
+    "stop SIGTERM weights.pt, run -> resuming from step 8",
+    "stop SIGINT step-00000006.ckpt, run -> resuming from step 4",
+    "stop SIGKILL step-00000006.ckpt, run -> resuming from step 4",
+    "stop SIGKILL end, edit, run, run force",
+    "run, stop SIGTERM step-00000006.ckpt retry, run, run retry -> resuming from step 7",
+    "run, stop SIGKILL step-00000006.ckpt force, fill 2, run, compete, run force -> resuming from step 4",
+    "stop SIGKILL step-00000006.ckpt, edit, run -> starts again from step 0",
+    "fail oom, run, run oom -> resuming from step 2",
+    "fail crash, run oom, run retry -> resuming from step 2",
+    "run, damage relic.txt, run retry, has relic.txt, run force, lacks relic.txt",
+    "run, stop SIGKILL step-00000006.ckpt force, run, has step-00000004.ckpt, run force",
+    "fail nan, edit, run, run retry -> starts again from step 0",
+    "fail crash, compete, run, run retry, edit, run, run force",
+    "fail full, damage empty, run -> which is not of this run",
+    *(f"stop SIGKILL step-00000006.ckpt, damage {kind}, run -> resuming from step 2; skipping" for kind in CHECKPOINTS),
+    "fail full, damage flipped, run -> skipping unreadable checkpoint",
+    "fail full, damage pickle, run -> skipping unreadable checkpoint",
+    "stop SIGKILL weights.pt, damage best, run -> is missing or changed since it was saved",
+    "stop SIGKILL weights.pt, damage no-best, run -> is missing or changed since it was saved",
+    "select average, stop SIGKILL weights.pt, damage average, run -> is missing or changed since it was saved",
+    "select average, stop SIGKILL weights.pt, damage no-average, run -> is missing or changed since it was saved",
+    "stop SIGKILL step-00000006.ckpt, damage about, run -> resuming from step 4",
+    "run, damage cut, run -> is not a valid result record",
+    "run, damage relabeled, run -> its cell has attention 'abc', its configuration 'vanilla'",
+    "fill 1, fill 9, run",
+    "fill 13, run",
+]
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story(story, caplog):
+    if "fill" in story and not Path(FULL).exists():
+        pytest.skip(FULL)
+    caplog.set_level("INFO")
+    steps, _, words = story.partition(" -> ")
+    folder = ResultsFolder()
+    for step in steps.split(", "):
+        verb, *arguments = step.split()
+        assert getattr(folder, verb)(*arguments) is not False, step
+        folder.is_true()
+    assert [word for word in words.split("; ") if word not in caplog.text] == []
+    assert folder.statuses() == {"finished": ""}
+    folder.place.cleanup()
+
+
+@pytest.mark.drawn
+@pytest.mark.slow
+def test_drawn_stories():
+    options = settings(max_examples=30 * SCALE, stateful_step_count=8, deadline=None, database=None)
+    options = settings(options, suppress_health_check=[*HealthCheck])
+    run_state_machine_as_test(seed(SEED)(ResultsFolder), settings=options)
