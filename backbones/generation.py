@@ -147,6 +147,7 @@ def beam_search(
     for length in range(limits.max_length):
         scores = limits.block(logits.float().log_softmax(dim=-1), beams.tokens.flatten(0, 1)[:, :length])
         scores = (beams.scores.unsqueeze(2) + scores.unflatten(0, (batch_size, num_beams))).flatten(1)
+        # Of twice as many candidates, at least num_beams have not ended: each beam has one end token.
         best, flat = scores.topk(min(2 * num_beams, scores.shape[1]), dim=1)
         candidates = beams.extend(flat // vocab_size, flat % vocab_size, length, best)
         if limits.end is not None:

@@ -105,7 +105,7 @@ class PoinTr(Backbone):
     def _initialize(self, std: float) -> None:
         """Initialize the transformer as in the public network.
 
-        Point-wise layers are Xavier uniform, all others truncated normal with zero biases; layers that unfold the
+        Point-wise layers are Xavier normal, all others truncated normal with zero biases; layers that unfold the
         queries retain PyTorch's default.
         """
         for pointwise in (self.proxies.input, self.position, self.input, self.shape, self.query):

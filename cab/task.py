@@ -144,7 +144,7 @@ class Task(ABC):
 
     @property
     def split_names(self) -> Sequence[str]:
-        """Names that ``test_split`` can have."""
+        """Names that ``test_split`` can have; none before :meth:`setup`, or if ``splits`` lacks the default."""
         splits = getattr(self, "splits", {})
         return [*splits] if self.test_split in splits else []
 

@@ -24,10 +24,11 @@ Step = Callable[[int, Tensor], Tensor]
 """Applies the layer to the states [B, N, D] at a step index."""
 
 EPSILON = 0.01
+"""Probability that may be left at a halt."""
 HALTING_BIAS = 1.0
-"""Initial b, as in tensor2tensor's Universal Transformer."""
+"""Initial b."""
 PONDER_WEIGHT = 0.01
-"""Weight of the ponder cost in the loss."""
+"""Weight of the ponder cost in the loss; all three as in tensor2tensor's Universal Transformer."""
 
 
 class FixedSteps(nn.Module):

@@ -127,7 +127,7 @@ def mass_of_neighbors(weights: Tensor, is_causal: bool) -> Tensor:
     sorted_weights = weights.abs().to(torch.float64).gather(-1, order.argsort(dim=-1).expand_as(weights))
     total = sorted_weights.sum(dim=-1)
     share = torch.arange(1, POINTS + 1, dtype=torch.float64) / POINTS
-    count = (share * seen[:, None] - 1e-9).ceil().long().clamp(min=1)
+    count = (share * seen[:, None] - 1e-9).ceil().long().clamp(min=1)  # 7% of 100 is 7.000000000000001
     reached = sorted_weights.cumsum(dim=-1).gather(-1, (count - 1).expand(*weights.shape[:-1], -1))
     real = total > 0
     return (reached[real] / total[real, None]).mean(dim=0) if real.any() else torch.full((POINTS,), torch.nan)

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from cab.analysis.subject import Subject, with_heads
-from cab.attention import Attention
 from cab.errors import UserError
 from cab.runner.calibration import train_first_steps
 from cab.runner.processes import DivergedError
@@ -151,7 +150,7 @@ def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
     return table
 
 
-def _norm(module: nn.Module | Attention) -> float:
+def _norm(module: nn.Module) -> float:
     squares = [p.grad.square().sum() for p in module.parameters() if p.grad is not None]
     return math.sqrt(sum(x.item() for x in squares))
 

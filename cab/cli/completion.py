@@ -8,7 +8,7 @@ import importlib
 import shtab
 
 from cab.cli.main import COMMANDS
-from cab.cli.run_help import FILES, file_options
+from cab.cli.run_help import file_options
 from cab.data.sources import data_sets
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
@@ -61,7 +61,7 @@ def overrides() -> list[str]:
     }
     for group in ("preset", "logger", "cluster"):
         values[group] = sorted(file.stem for file in (CONFIGS / group).glob("*.yaml"))
-    files = {**FILES, "cluster.": "cluster/slurm.yaml"}
+    files = {"": "run.yaml", "trainer.": "trainer/default.yaml", "cluster.": "cluster/slurm.yaml"}
     options = [option for prefix, file in files.items() for option, _ in file_options(CONFIGS / file, prefix)]
     keys = dict.fromkeys(f"{option.partition('=')[0]}=" for option in options)
     return [*(f"{group}={name}" for group, names in values.items() for name in names), *keys, "tune="]

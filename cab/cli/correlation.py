@@ -51,14 +51,14 @@ def run(args: argparse.Namespace) -> int:
     )
     from cab.results.index import RECOMPUTED, scores_by_source
     from cab.results.index_tables import no_score, notes_on
-    from cab.results.load import PUBLISHED
+    from cab.results.load import INDEX, PUBLISHED, K
     from cab.results.retained import gains_table
 
     frame = selected_results(args)
     tables, notes = [], no_score(frame)
-    if (frame["score"] == "K").any():
-        tables.append(cell_correlation(gains_table(frame)).assign(source="", normalization="", results="K"))
-    if (frame["score"] == "index").any():
+    if (frame["score"] == K).any():
+        tables.append(cell_correlation(gains_table(frame)).assign(source="", normalization="", results=K))
+    if (frame["score"] == INDEX).any():
         scored = scores_by_source(frame, normalization=args.normalization, tasks=args.task or ())
         notes += [] if scored else ["no index is printed; --normalization official recomputes it"]
         for scores in scored.values():

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     if wrong := [word for word in args.options if "=" not in word]:
         raise UserError(f"'{wrong[0]}' is not an option; write OPTION=VALUE")
-    safetensors()
+    safetensors()  # an error if it is not installed, before the work
     attention = subject_class(args.exported) if ":" in args.exported else args.exported
     if not isinstance(attention, str) and not issubclass(attention, Attention):
         raise UserError(f"{args.exported} is not a subclass of cab.Attention, whose stages have names")

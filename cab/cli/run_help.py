@@ -66,10 +66,8 @@ MORE = (
     "Options of what is named: cab run trainer=default cluster=slurm task=lstf backbone=informer attention=abc --help"
 )
 GROUPS: dict[str, Registry] = {"task": TASKS, "backbone": BACKBONES, "attention": ATTENTIONS}
-FILES = {"": "run.yaml", "trainer.": "trainer/default.yaml"}
 WITH_FILES = ("trainer", "cluster", "logger")
 INDENT = " " * 13
-CLUSTERS = ("local", "slurm")
 MISSING, FROM_ENVIRONMENT = "???", "${oc.env:CAB_DATA,null}"
 
 

@@ -96,19 +96,19 @@ def _settings(content: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for key, value in content.items():
         name = f"{prefix}{key}"
         if not isinstance(value, Mapping) or not value:
-            yield f"{name}={_text(value)}"
+            yield f"{name}={value_text(value)}"
             continue
         if "name" in value:
-            yield f"{name}={_text(value['name'])}"
+            yield f"{name}={value_text(value['name'])}"
         yield from _settings({option: each for option, each in value.items() if option != "name"}, f"{name}.")
 
 
-def _text(value: Any) -> str:
-    """Return a value in Hydra's grammar."""
+def value_text(value: Any) -> str:
+    """Return a value in the grammar of Hydra's overrides."""
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_text(each)}" for key, each in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{value_text(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_text, value)) + "]"
+        return "[" + ",".join(map(value_text, value)) + "]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return quoted(value) if isinstance(value, str) else repr(value)

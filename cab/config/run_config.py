@@ -17,7 +17,7 @@ from cab.errors import UserError, unknown_name
 from cab.files.disk import user_path
 from cab.patterns import Pattern
 from cab.records.identity import AUTO, DEFAULT_ENGINE, flat
-from cab.records.record import LARGEST_SEED, Status
+from cab.records.record import Status
 from cab.registry.options import (
     Natural,
     NonNegativeFloat,
@@ -225,7 +225,7 @@ class RunConfig:
     cluster: ClusterConfig
     preset: str
     pattern: Pattern
-    seed: Annotated[int, Interval(ge=0, le=LARGEST_SEED)]
+    seed: Annotated[int, Interval(ge=0, le=2**31 - 1)]
     other_attention: Mapping[Pattern, Spec]
     tuning: dict[str, Any] | None
     results_dir: Path

@@ -94,14 +94,12 @@ def take_inventory(data_set: DataSet, data_root: Path, *, thorough: bool = False
 
 def is_present(data_set: DataSet, data_root: Path) -> bool:
     """Return whether a part of the data set is below ``data_root``, without counting or reading it."""
-    patterns = [pattern for count in data_set.counts for pattern in (*count.files, *count.lines)]
-    return any(any(_folder(data_set, data_root).glob(pattern)) for pattern in patterns)
+    return any(map(any, map(_folder(data_set, data_root).glob, data_set.patterns)))
 
 
 def _folder(data_set: DataSet, data_root: Path) -> Path:
     folders = [data_root / name for name in data_set.folders]
-    patterns = [pattern for count in data_set.counts for pattern in (*count.files, *count.lines)]
-    return next((folder for folder in folders if any(any(folder.glob(p)) for p in patterns)), folders[0])
+    return next((folder for folder in folders if any(map(any, map(folder.glob, data_set.patterns)))), folders[0])
 
 
 def _count_files(count: Count, folder: Path, _: DataSet, *, thorough: bool) -> tuple[int, str]:
@@ -130,11 +128,11 @@ def _count_lines(count: Count, folder: Path, data_set: DataSet, *, thorough: boo
     return max(0, lines - count.header), ""
 
 
-def _checksums(data_set: DataSet, counted: Inventory) -> list[Finding]:
+def _checksums(data_set: DataSet, inventory: Inventory) -> list[Finding]:
     """Compare files with the recorded checksums and, for complete items, the published ones; empty if none is known."""
-    folder = counted.folder
+    folder = inventory.folder
     expected = {name: str(entry["sha256"]) for name, entry in read_record(folder, data_set.name).items()}
-    complete = [item for item in data_set.items if all(map(counted.has, item.gives))]
+    complete = [item for item in data_set.items if all(map(inventory.has, item.gives))]
     expected |= {item.name: item.sha256 for item in complete if item.sha256 is not None}
     names = [name for name in sorted(expected) if (folder / name).is_file()]
     if not names:

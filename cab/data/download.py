@@ -24,7 +24,7 @@ from cab.data.check import Inventory, add_to_record, take_inventory
 from cab.data.sources import DataSet, Item
 from cab.errors import UserError, first_line
 from cab.files.cache import cache_root, progress, sha256_of
-from cab.files.disk import disk_errors, is_full_disk, listed, visible_files
+from cab.files.disk import disk_errors, is_full_disk, listed, user_path, visible_files
 from cab.files.locks import locked
 from cab.files.text_table import counted
 
@@ -37,7 +37,7 @@ log = logging.getLogger("cab")
 
 PARALLEL_DOWNLOADS = 8
 TIMEOUT = 60  # seconds without a byte
-URL = ("http://", "https://")
+URL_PREFIXES = ("http://", "https://")
 RETRY_DELAYS = (1.0, 4.0, 15.0)
 """Seconds to wait before each retry."""
 
@@ -72,9 +72,9 @@ def _location(item: Item, data_set: DataSet, source: str | None) -> str | None:
     """Return the URL or local path of an item; None if it must be downloaded manually."""
     if source is None:
         return item.address
-    if source.startswith(URL):
+    if source.startswith(URL_PREFIXES):
         return f"{source.rstrip('/')}/{item.name}"
-    path = Path(source).expanduser()
+    path = user_path(source)
     if not path.exists():
         raise UserError(f"--source {source} does not exist; name a file, a folder or a URL that starts with https://")
     if (path / item.name).is_file():
@@ -147,7 +147,7 @@ def fetch(
 
     def transfer(location: str, temporary: str, _: object) -> None:
         Path(temporary).unlink()  # pooch creates a file that only its owner can read
-        if location.startswith(URL):
+        if location.startswith(URL_PREFIXES):
             http(location, temporary, None)
         else:
             shutil.copyfile(location, temporary)

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from cab.errors import UserError, unknown_name
+from cab.files.disk import user_path
 from cab.registry.tables import config_folders
 
 
@@ -88,6 +89,11 @@ class DataSet:
     counts: Sequence[Count]
 
     @property
+    def patterns(self) -> list[str]:
+        """Glob patterns of all counted files, those with counted lines included."""
+        return [pattern for count in self.counts for pattern in (*count.files, *count.lines)]
+
+    @property
     def by_hand(self) -> bool:
         """Whether a part must be downloaded manually."""
         return any(item.address is None for item in self.items)
@@ -123,7 +129,7 @@ def _read(path: Path) -> DataSet:
 def chosen_root(named: str | None) -> Path | None:
     """Return the named data root, or that of ``CAB_DATA``."""
     root = named or os.environ.get("CAB_DATA")
-    return Path(root).expanduser() if root else None
+    return user_path(root) if root else None
 
 
 def fetch_hint(name: str, data_root: Path | None) -> str:

@@ -47,6 +47,8 @@ NOTHING = {
     *("new_empty", "promote_types"),
 }
 """Operators without computation and memory traffic."""
+IN_PLACE = {"addmm_": torch.ops.aten.addmm, "baddbmm_": torch.ops.aten.baddbmm}
+"""In-place products that torch's counter lacks, and their counterparts."""
 
 
 class Operations(TorchDispatchMode):
@@ -109,10 +111,6 @@ def count_operations(call: Callable[[], object]) -> Operations:
     with torch.no_grad(), Operations() as operations:
         call()
     return operations
-
-
-IN_PLACE = {"addmm_": torch.ops.aten.addmm, "baddbmm_": torch.ops.aten.baddbmm}
-"""In-place products that torch's counter lacks, and their counterparts."""
 
 
 def fused_attention(func: Any, args: Any, kwargs: Any) -> tuple[int, int]:

@@ -28,7 +28,7 @@ class Setting:
 
     Args:
         batch_size: number of rows of the inputs [batch_size, length, embed_dim].
-        embed_dim: their width.
+        embed_dim: their width, divided among ``num_heads`` heads.
         device: ``cpu`` or ``cuda``.
         dtype: ``float32``, or the dtype of inputs and autocast.
         repeats: number of rounds (protocol default) or calls (protocol paper).

@@ -192,10 +192,10 @@ def _read_errors() -> Iterator[None]:
         raise UserError(f"{error.filename} cannot be read: {error.strerror}") from None
 
 
-def check_unchanged(path: Path, content: Any) -> None:
-    """Raise UserError if ``content``, a SHA-256, differs from that of the last :func:`checksums` of the file."""
+def check_unchanged(path: Path, sha256: Any) -> None:
+    """Raise UserError if ``sha256``, of :mod:`hashlib`, differs from that of the last :func:`checksums` of the file."""
     expected = _SUMS.get(os.path.abspath(path))  # noqa: PTH100
-    if expected is not None and content.hexdigest()[:16] != expected:
+    if expected is not None and sha256.hexdigest()[:16] != expected:
         raise UserError(f"{path} changed while it was read; wait until it is complete and repeat the command")
 
 

@@ -99,15 +99,14 @@ def csv_rows(path: Path, needed: Iterable[str] = (), *, strip: bool = False) -> 
             raise UserError(f"{path}, line 1: the column '{repeated[0]}' occurs more than once; remove one of them")
         if lacking := set(needed) - set(columns):
             raise UserError(f"{path} has no columns {', '.join(sorted(lacking))}; add them")
-        for row in reader:
-            if row and len(row) != len(columns):
+        for row in filter(None, reader):  # without empty lines
+            if len(row) != len(columns):
                 raise UserError(
                     f"{path}, line {reader.line_num}: {counted(len(row), 'value')} "
                     f"for {counted(len(columns), 'column')}"
                 )
-            if row:
-                texts = map(str.strip, row) if strip else row
-                yield reader.line_num, dict(zip(columns, texts, strict=True))
+            texts = map(str.strip, row) if strip else row
+            yield reader.line_num, dict(zip(columns, texts, strict=True))
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

@@ -18,7 +18,7 @@ SET = "records.jsonl"
 """File with all records of a folder, one per line."""
 REFERENCE_DIRS = tuple(PAPER_DIR.with_name(name) for name in ("core", "mini"))
 """Bundled reference results of the suite: its core cells, and all cells."""
-COMMITTED_DIRS = (*REFERENCE_DIRS, *(REFERENCE_DIRS[0].with_name(name) for name in ("cosformer_kernels", "reproduced")))
+COMMITTED_DIRS = (*REFERENCE_DIRS, *map(PAPER_DIR.with_name, ("cosformer_kernels", "reproduced")))
 """All folders of records in this repository."""
 
 
@@ -61,7 +61,7 @@ def paths_of_hash(folder: Path, digest: str) -> list[Path]:
 
 
 @functools.lru_cache(maxsize=8)
-def _coded_names(folder: Path, _: int) -> list[str]:
+def _coded_names(folder: Path, _changed: int) -> list[str]:  # read again when the folder has changed
     return sorted(path.stem for path in folder.glob("*-*.json"))
 
 
@@ -77,8 +77,8 @@ def set_lines(folder: Path) -> Mapping[str, str]:
 
 
 @functools.lru_cache(maxsize=8)
-def _lines_of(path: Path, _: int) -> dict[str, str]:
-    """Return the lines of a set by the hash in each; one without a hash is found by its number."""
+def _lines_of(path: Path, _changed: int) -> dict[str, str]:
+    """Return the lines of a set by the hash in each, or by its number; read again when the file has changed."""
     lines, seen = dict[str, str](), dict[str, int]()
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if not line.strip():

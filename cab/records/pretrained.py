@@ -78,6 +78,7 @@ class Pretrained:
             raise UserError(f"the weights of {self.path} do not match the network: {error}") from None
 
     def _with_weights(self) -> Pretrained:
+        """Return the run; UserError unless its weights were kept, and a warning of other code of its attention."""
         kept_weights(self.path)
         modules = modules_of([ATTENTIONS.get(self.record.config["attention"]["name"]).cls])
         attention = {name: digest for name, digest in modules.items() if not is_of_cab(name)}

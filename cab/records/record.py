@@ -42,7 +42,6 @@ log = logging.getLogger(__name__)
 SCHEMA = 6
 SHOWN = 5
 """Broken records of a folder that are logged one by one."""
-LARGEST_SEED = 2**31 - 1
 CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
 """Keys of a cell; ``config_variant`` distinguishes variants of a data set, such as univariate and multivariate."""
 COMPARISON_KEY = CELL[:4]
@@ -206,7 +205,7 @@ class Record(RunMetadata):
         return path
 
 
-_FIELDS = [name for field in dataclasses.fields(Record) if (name := field.name) not in ("is_bundled", "earlier_code")]
+_FIELDS = [each.name for each in dataclasses.fields(Record) if each.name not in ("is_bundled", "earlier_code")]
 
 
 def _regrouped(record: Record) -> Record:

@@ -9,7 +9,7 @@ values, and explained in ``docs/paper/discrepancies.md``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +19,7 @@ from cab.records.record import CELL, COMPARISON_KEY
 from cab.registry.names import SYNTHETIC
 from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import tuned_options
-from cab.results.load import GENERATED
+from cab.results.load import GENERATED, INDEX
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +28,7 @@ TERM = ["pattern", "task", "backbone", "dataset", "metric"]
 """Key of a column of Table 3."""
 VALUE = [*TERM, "attention"]
 DIRECTIONS = ("better", "worse", "either")
+"""Effects on a score that a difference in results/paper/differences.csv can have."""
 RESULTS, COSTS, NORMS = "results", "costs", "norms"
 """What a user names for the own values: results, a file of `cab efficiency`, or files of `cab paper gradients`."""
 READS = {
@@ -114,25 +115,22 @@ class TableCell(NamedTuple):
     dataset: str
     attention: str
 
+    @classmethod
+    def of(cls, row: Mapping[str, str]) -> TableCell:
+        """Return the cell of a row with these columns, of others as well."""
+        return cls(*(row[name] for name in cls._fields))
+
     @property
-    def parts(self) -> tuple[tuple[str, str], ...]:
+    def parts(self) -> list[tuple[str, str]]:
         """The data sets and variants that the published value averages, such as ``etth1`` in ``M`` and ``S``."""
-        return _parts_of_sets().get((self.task, self.dataset), ((self.dataset, ""),))
-
-
-@functools.cache
-def _parts_of_sets() -> dict[tuple[str, str], tuple[tuple[str, str], ...]]:
-    parts: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {}
-    for row in rows("parts.csv"):
-        key = row["task"], row["dataset"]
-        parts[key] = (*parts.get(key, ()), (row["part"], row["config_variant"]))
-    return parts
+        of_set = [row for row in rows("parts.csv") if (row["task"], row["dataset"]) == (self.task, self.dataset)]
+        return [(row["part"], row["config_variant"]) for row in of_set] or [(self.dataset, "")]
 
 
 @functools.cache
 def table3() -> tuple[TableCell, ...]:
     """Return the cells of Table 3 in its order: the list from which suite, plan and side-by-side table are made."""
-    return tuple(dict.fromkeys(TableCell(*(row[name] for name in TableCell._fields)) for row in rows("results.csv")))
+    return tuple(dict.fromkeys(map(TableCell.of, rows("results.csv"))))
 
 
 @functools.cache
@@ -172,7 +170,7 @@ class PublishedCell(NamedTuple):
 
 def published_cells() -> Iterator[PublishedCell]:
     """Yield the cells in the order of Table 3, under preset `paper`."""
-    printed = {TableCell(*(row[name] for name in TableCell._fields)) for row in rows("results.csv") if row["value"]}
+    printed = {TableCell.of(row) for row in rows("results.csv") if row["value"]}
     for published in table3():
         pattern, task, backbone, dataset, attention = published
         cell = {"task": task, "pattern": pattern, "backbone": backbone, "attention": attention}
@@ -259,7 +257,7 @@ def with_composites(frame: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    composites = on_published_sets(frame[frame["metric"] != "index"])
+    composites = on_published_sets(frame[frame["metric"] != INDEX])
     keys = [pd.MultiIndex.from_frame(each[[*COMPARISON_KEY]]) for each in (composites, frame)]
     composites = composites[~keys[0].isin(keys[1])].assign(hash="", file="")
     return pd.concat([frame, composites], ignore_index=True) if len(composites) else frame

@@ -18,6 +18,7 @@ from cab.results.guards import comparable
 from cab.results.index import Key, score
 from cab.results.load import AVERAGE, INDEX, OWN as OWN_SOURCE, PUBLISHED as PUBLISHED_SOURCE, REAL, REHEARSAL, load
 from cab.results.published import (
+    PART,
     TERM,
     VALUE,
     TableCell,
@@ -116,7 +117,7 @@ def _settings(results: pd.DataFrame) -> dict[TableCell, str]:
     pairs: Any = zip(runs["preset"], runs["changed"], strict=True)
     settings: list[Any] = [of if preset == "paper" else (f"preset={preset}",) for preset, of in pairs]
     runs = runs.assign(changed=settings)
-    runs = runs.merge(parts_of_sets(), on=["task", "dataset", "config_variant"])
+    runs = runs.merge(parts_of_sets(), on=PART)
     texts: dict[TableCell, dict[str, None]] = {}
     names = ["pattern", "task", "backbone", "published_set", "attention", "changed"]
     rows: Any = runs[names].itertuples(index=False, name=None)
@@ -126,7 +127,7 @@ def _settings(results: pd.DataFrame) -> dict[TableCell, str]:
 
 
 def _statuses(results: pd.DataFrame) -> dict[tuple[Any, ...], str]:
-    """Return the status of each run by pattern, task, backbone, data set, variant and attention: the worst."""
+    """Return the worst status of the runs of each pattern, task, backbone, data set, variant and attention."""
     names = ["pattern", "task", "backbone", "dataset", "config_variant", "attention"]
     worst = results.sort_values("status", key=lambda texts: texts != Status.FINISHED, kind="stable")
     return {tuple(key): str(status) for *key, status in worst[[*names, "status"]].itertuples(index=False, name=None)}
@@ -255,10 +256,5 @@ def _notes(rows: pd.DataFrame) -> Iterator[str]:
 def _begun(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per cell of the attentions of each pattern of which some run has ended."""
     cells = rows[rows["metric"] != INDEX].drop_duplicates([*TableCell._fields])
-    texts = [row["missing"] != _missing(_table_cell(row), {}) for row in cells.to_dict("records")]
-    names = ["pattern", "attention"]
-    return cells[cells.assign(_begun=texts).groupby(names)["_begun"].transform("any")]
-
-
-def _table_cell(row: Fields) -> TableCell:
-    return TableCell(*(row[name] for name in TableCell._fields))
+    begun = [row["missing"] != _missing(TableCell.of(row), {}) for row in cells.to_dict("records")]
+    return cells[cells.assign(_begun=begun).groupby(["pattern", "attention"])["_begun"].transform("any")]

@@ -95,7 +95,7 @@ def _different(estimates: Mapping[str, Estimate]) -> float:
 
 def _differ(one: Estimate, other: Estimate) -> bool:
     clipped = [min(max(each.value, 0.0), 100.0) for each in (one, other)]
-    gap = Estimate(clipped[0] - clipped[1], *dataclasses.astuple(difference(one, other))[1:])
+    gap = dataclasses.replace(difference(one, other), value=clipped[0] - clipped[1])
     return gap.p_value < 1 - CONFIDENCE and abs(gap.value) >= MARGIN
 
 

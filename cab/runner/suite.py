@@ -29,7 +29,7 @@ PARTS = ("task", "backbone", "pattern")
 FACTORS = (1 / 3, 1.0, 3.0)
 """Learning rates of the grid, relative to that of the cell."""
 SEED = 1000
-"""Seed of the runs of the grid."""
+"""Seed of the runs of the grid, which no scored run can have."""
 FOLDER = "tuning"
 """Folder in ``results_dir`` with the records of the grid."""
 
@@ -83,6 +83,7 @@ def requests_tuning(overrides: Sequence[str]) -> bool:
 def tuned_sweeps(sweeps: Sequence[Sequence[str]]) -> list[list[str]]:
     """Train the grid of each cell and attention of the sweeps, and return the sweeps with the chosen rates."""
     from cab.config.compose import compose
+    from cab.config.files import value_text
     from cab.runner.launch import expand, run_sweeps  # imports torch
 
     singles = [single for sweep in sweeps for single in _singles(sweep)]
@@ -101,7 +102,8 @@ def tuned_sweeps(sweeps: Sequence[Sequence[str]]) -> list[list[str]]:
         if not any(row["status"] == Status.FINISHED for row in grid):
             log.warning("no run of the grid finished: %s", " ".join(single))
             continue
-        tuned.append([*single, f"trainer.learning_rate={chosen_rate(grid)}", f"tuning={_override(grid)}"])
+        tuning = value_text({"seed": SEED, "grid": grid})
+        tuned.append([*single, f"trainer.learning_rate={chosen_rate(grid)}", f"tuning={tuning}"])
     return tuned
 
 
@@ -150,8 +152,3 @@ def _row(record: Record) -> dict[str, Any]:
         "validation": min(losses, default=None),
         "steps_to_solve": record.cost.steps_to_solve,
     }
-
-
-def _override(grid: Sequence[Mapping[str, Any]]) -> str:
-    rows = [",".join(f"{name}:{'null' if value is None else value}" for name, value in row.items()) for row in grid]
-    return f"{{seed:{SEED},grid:[{','.join(f'{{{row}}}' for row in rows)}]}}"

@@ -22,8 +22,6 @@ OFFSET = 2
 """Unused rows at the start of fairseq's learned position tables."""
 LAYER = FAIRSEQ_LAYER | {"encoder_attn.": "cross_attention.", "encoder_attn_layer_norm.": "cross_residual.norm."}
 """Modules of a layer: fairseq's names, and ours."""
-
-
 MODULES = {
     "decoder_embedding.tokens.": "decoder.embed_tokens.",
     "decoder_embedding.positions.table.": "decoder.embed_positions.",

@@ -168,9 +168,8 @@ class Wandb:
     """Weights & Biases: the step is that of the training, and a resumed run continues the same W&B run.
 
     The user's variables and settings of W&B come before the defaults of :data:`WANDB_VARIABLES`; without a mode in
-    them, a run is online if the user is logged in. Its config is the resolved
-    configuration; its summary has metrics, trivial baselines, costs and the hash of the record. The artifact, if any,
-    is the record and the weights.
+    them, a run is online if the user is logged in. Its config is the resolved configuration; its summary has metrics,
+    trivial baselines, costs and the hash of the record. The artifact, if any, is the record and the weights.
     """
 
     def __init__(self, cell: Cell, folder: Path, start: int) -> None:

@@ -24,6 +24,7 @@ from tasks.probe.batches import IGNORE_INDEX, Examples, ProbeBatch, query_logits
 IN_CONTEXT = ("recall", "noisy")
 """Data sets whose answers are values in the context."""
 PACKED = ("copying", "compression")
+"""Data sets whose examples are ``pairs`` symbols to copy or to compress."""
 ALGORITHMS = ("copy", "reverse", "addition")
 STATES = ("parity", "modulo3", "s3", "s5")
 SPLITS = ("train", "validation", "test", "longer")
@@ -35,7 +36,7 @@ SPLITS = ("train", "validation", "test", "longer")
     datasets="recall noisy copying compression mad_recall mad_noisy mad_fuzzy mad_copying mad_memorization mqar "
     "copy reverse addition parity modulo3 s3 s5",
     backbones={"mixer": "NS CS NC CC"},
-    dataset_patterns={
+    dataset_patterns={  # a literal, which the registry reads without importing the module
         "mad_recall": "CS",
         "mad_noisy": "CS",
         "mad_fuzzy": "CS",

@@ -100,12 +100,10 @@ def _seeded(path: Callable[[], Tensor], device: str) -> Tensor:
 
 def chunks_of(length: int) -> list[int]:
     """Return the numbers of tokens in the chunks of a sequence."""
-    sizes = list[int]()
-    for size in cycle(SIZES):
-        if sum(sizes) == length:
-            return sizes
-        sizes.append(min(size, length - sum(sizes)))
-    raise AssertionError
+    sizes, repeated = list[int](), cycle(SIZES)
+    while rest := length - sum(sizes):
+        sizes.append(min(next(repeated), rest))
+    return sizes
 
 
 def _packed(module: Module, sequences: Sequence[Tensor]) -> Tensor:

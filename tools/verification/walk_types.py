@@ -36,12 +36,12 @@ def causal_types() -> list[str]:
     return random.Random(0).sample(types, len(types))
 
 
-def row_of(model_type: str, names: list[str] | None, seconds: int) -> dict[str, Any]:
+def row_of(model_type: str, check_names: list[str] | None, seconds: int) -> dict[str, Any]:
     """Return the row of one type; a type in both mappings is tested as a decoder."""
     auto: Any = importlib.import_module("transformers.models.auto.modeling_auto")
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     is_encoder = model_type in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    checks = select_checks(names, quick=True)
+    checks = select_checks(check_names, quick=True)
     row: dict[str, Any] = {"type": model_type, "checks": len(checks)}
     try:
         cls = subject_class(f"hf:{model_type}" + (":is_decoder=true" if is_encoder else ""))
@@ -71,7 +71,7 @@ def separately(*arguments: Any) -> dict[str, Any]:
     return row
 
 
-def walk(path: Path, types: list[str], names: list[str] | None, seconds: int) -> None:
+def walk(path: Path, types: list[str], check_names: list[str] | None, seconds: int) -> None:
     """Append the row of every type that has none for this version."""
     now = {name: importlib.metadata.version(name) for name in ("transformers", "torch")}
     rows = read_csv(path) if path.is_file() else []
@@ -82,7 +82,7 @@ def walk(path: Path, types: list[str], names: list[str] | None, seconds: int) ->
         if not file.tell():
             table.writeheader()
         for model_type in (x for x in types if x not in done):
-            row = separately(model_type, names, seconds)
+            row = separately(model_type, check_names, seconds)
             table.writerow(row | now | {"date": datetime.datetime.now(datetime.UTC).date().isoformat()})
             file.flush()
 
