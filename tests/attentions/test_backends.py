@@ -47,7 +47,8 @@ def test_backends_are_those_of_the_table(name: str) -> None:
 
 def test_the_table_has_no_other_attention() -> None:
     with on_fake_cuda.TABLE.open(encoding="utf-8", newline="") as file:
-        assert list(dict.fromkeys(row["attention"] for row in csv.DictReader(file))) == NAMES
+        listed = list(dict.fromkeys(row["attention"] for row in csv.DictReader(file)))
+    assert listed == NAMES, f"run `{on_fake_cuda.WRITE}`"
 
 
 @pytest.mark.parametrize("name", NAMES)

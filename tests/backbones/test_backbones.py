@@ -18,7 +18,8 @@ Change = Callable[[Tensor], Tensor]
 
 
 def test_every_backbone_of_the_repository_has_a_record() -> None:
-    assert {entry.name for entry in BACKBONES if entry.location.module.startswith("backbones.")} == RECORDS.keys()
+    names = {entry.name for entry in BACKBONES if entry.location.module.startswith("backbones.")}
+    assert names == RECORDS.keys(), "add a record to tests/helpers/backbones/records.py"
 
 
 @pytest.mark.parametrize("attention", ["vanilla", "abc", "performer"])

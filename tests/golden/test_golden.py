@@ -141,7 +141,7 @@ def test_quick_checksums_of_attentions() -> None:
             csv.writer(file, lineterminator="\n").writerows(rows)
         pytest.fail(f"{path} was written; commit it")
     stored = {(name, pattern): list(map(float, values)) for name, pattern, *values in csv.reader(path.open())}
-    assert stored.keys() == set(pairs)
+    assert stored.keys() == set(pairs), f"delete {path} and run this test twice; only rows of these pairs may differ"
     different = [
         pair
         for pair in pairs

@@ -32,4 +32,6 @@ def test_every_attention_is_compared_or_has_a_reason() -> None:
     reasons = {row["attention"]: row["reason"] for row in csv.DictReader((FOLDER / "uncompared.csv").open())}
     assert all(reasons.values())
     assert not compared & set(reasons)
-    assert compared | set(reasons) == set(ATTENTIONS.names())
+    missing = set(ATTENTIONS.names()) - compared - set(reasons)
+    assert not missing, f"add golden numbers (tools/README.md) or a reason in {FOLDER / 'uncompared.csv'}"
+    assert compared | set(reasons) <= set(ATTENTIONS.names())

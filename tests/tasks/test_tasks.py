@@ -58,7 +58,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
 
 
 def test_every_task_of_the_repository_has_a_record() -> None:
-    assert {task.name for task in TASKS if task.location.module.startswith("tasks.")} == RECORDS.keys()
+    names = {task.name for task in TASKS if task.location.module.startswith("tasks.")}
+    assert names == RECORDS.keys(), "add a record to tests/helpers/tasks/records.py"
 
 
 def values(x: Any) -> list[Any]:

@@ -58,7 +58,8 @@ def test_commands_that_need_no_model_load_neither_torch_nor_plotting(commands):
 
 def test_the_table_of_decode_states_has_every_attention():
     own = [entry.name for entry in ATTENTIONS if entry.location.module.startswith("attentions.")]
-    assert [row["attention"] for row in read_rows("decode_states.csv")] == own
+    listed = [row["attention"] for row in read_rows("decode_states.csv")]
+    assert listed == own, "run python -m tools.suite.tables"
 
 
 @pytest.mark.slow
