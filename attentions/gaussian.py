@@ -89,7 +89,8 @@ class SkyformerAttention(Attention):
             (query, padding.query, self.places[: self.num_queries]),
             (key, padding.key, self.places[self.num_queries :]),
         ):
-            index = (places * lengths(x, mask).unsqueeze(1)).long()
+            length = lengths(x, mask).unsqueeze(1)
+            index = (places * length).long().minimum(length - 1).clamp_min(0)  # in 16 bit, a place can be rounded to 1
             chosen.append(gather_tokens(x, index))
         return torch.cat(chosen, dim=2)
 

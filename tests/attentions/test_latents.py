@@ -40,6 +40,18 @@ def test_long_sequences_in_low_precision(name: str, pattern: str, dtype: torch.d
     assert_rounds_as_float32(module, heads, dtype, **extras)
 
 
+def test_landmarks_are_tokens_where_their_places_are_rounded() -> None:
+    """The last place, 0.999, is 1 in bfloat16: the landmark is the last token of each row."""
+    module: Any = build_attention("skyformer", pattern="CC", embed_dim=16, num_heads=2, num_landmarks=2)
+    module.places.copy_(torch.tensor([0.0, 0.999]))
+    source = torch.randn(2, 131, 16).bfloat16()
+    hidden = (torch.arange(131) >= torch.tensor([[131], [9]])).expand(2, 131)
+    state = module.bfloat16().init_state(2, key=source, value=source, key_padding_mask=hidden)
+    keys = module.project(source, source, source)[1].float()
+    expected = torch.stack([keys[0][:, [0, 130]], keys[1][:, [0, 8]]])
+    torch.testing.assert_close(state["landmarks"], expected, atol=0, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("name", "pattern", "options"),
     [
