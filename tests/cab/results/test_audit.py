@@ -28,6 +28,7 @@ COUNTS = {
     "10": {AGREES: 9, ROUNDING: 1},
     "script": {CONTRADICTS: 1},
     "11": {AGREES: 4, ROUNDING: 2, UNKNOWN: 30},
+    "12": {AGREES: 5, ROUNDING: 2, CONTRADICTS: 1, UNKNOWN: 9},
 }
 """Verdicts of tables; tests/golden has every row that `cab paper audit` prints."""
 
