@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from cab.errors import UserError
 from cab.files.disk import check_writable
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if wrong := [word for word in args.options if "=" not in word]:
         raise UserError(f"'{wrong[0]}' is not an option; write OPTION=VALUE")
     safetensors()  # an error if it is not installed, before the work
-    attention = subject_class(args.exported) if ":" in args.exported else args.exported
+    attention: Any = subject_class(args.exported) if ":" in args.exported else args.exported
     if not isinstance(attention, str) and not issubclass(attention, Attention):
         raise UserError(f"{args.exported} is not a subclass of cab.Attention, whose stages have names")
     vectors, manifest = golden_vectors(attention, Pattern.parse(args.pattern), parse_options(args.options))

@@ -256,5 +256,6 @@ def _notes(rows: pd.DataFrame) -> Iterator[str]:
 def _begun(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per cell of the attentions of each pattern of which some run has ended."""
     cells = rows[rows["metric"] != INDEX].drop_duplicates([*TableCell._fields])
-    begun = [row["missing"] != _missing(TableCell.of(row), {}) for row in cells.to_dict("records")]
+    fields: Any = cells.to_dict("records")
+    begun = [row["missing"] != _missing(TableCell.of(row), {}) for row in fields]
     return cells[cells.assign(_begun=begun).groupby(["pattern", "attention"])["_begun"].transform("any")]
