@@ -88,6 +88,7 @@ class ResultsFolder(RuleBasedStateMachine):
         super().__init__()
         self.place = tempfile.TemporaryDirectory()
         self.results = Path(self.place.name, "results")
+        self.happened = True  # whether the last step did what it says
         self.select("best")
 
     @initialize(selection=st.sampled_from([*SETTINGS]))
@@ -158,7 +159,7 @@ class ResultsFolder(RuleBasedStateMachine):
         moment=st.sampled_from(MOMENTS),
         again=st.sampled_from([*AGAIN]),
     )
-    def stop(self, number: str, moment: str, again: str = "") -> bool:
+    def stop(self, number: str, moment: str, again: str = "") -> None:
         """A run in a child that gets a signal at a moment, if it comes to that; the old record stays until then."""
         name = self.path.name if moment == "RECORD" else moment
         pending, before = Path(self.place.name, "pending"), self.stored()
@@ -186,20 +187,21 @@ class ResultsFolder(RuleBasedStateMachine):
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status and moment != "end":
             assert self.stored() == before
-        if pending.exists():
-            return False
-        endings = (75,) if ".ckpt" in moment else (0, 75, -signal.Signals[number])
-        assert status in ((-signal.SIGKILL,) if number == "SIGKILL" else endings)
-        return True
+        self.happened = not pending.exists()
+        if self.happened:
+            endings = (75,) if ".ckpt" in moment else (0, 75, -signal.Signals[number])
+            assert status in ((-signal.SIGKILL,) if number == "SIGKILL" else endings)
 
     @rule(kind=st.sampled_from([*CHECKPOINTS, *FILES]))
-    def damage(self, kind: str) -> bool:
+    def damage(self, kind: str) -> None:
+        self.happened = True
         weights = self.files(f"{kind.removeprefix('no-')}-*.pt")
         if kind in CHECKPOINTS and (checkpoints := self.files("step-*.ckpt")):
             try:
                 content = CHECKPOINTS[kind](checkpoints[-1], torch.load(checkpoints[-1], weights_only=True))
-            except (pickle.UnpicklingError, RuntimeError, KeyError, EOFError):
-                return False  # it is damaged already
+            except (pickle.UnpicklingError, RuntimeError, KeyError, EOFError):  # it is damaged already
+                self.happened = False
+                return
             checkpoints[-1].write_bytes(content) if isinstance(content, bytes) else torch.save(content, checkpoints[-1])
         elif weights and kind.startswith("no-"):
             weights[-1].unlink()
@@ -216,8 +218,7 @@ class ResultsFolder(RuleBasedStateMachine):
         elif kind in ("relic.txt", ".weights.pt-0000.tmp") and self.folder.exists():
             (self.folder / kind).touch()
         else:
-            return False
-        return True
+            self.happened = False
 
     @rule()
     def edit(self) -> None:
@@ -233,7 +234,7 @@ class ResultsFolder(RuleBasedStateMachine):
             assert {path: path.read_bytes() for path in self.results.rglob("*") if path.is_file()} == before
 
     @rule(at=st.integers(1, 16))
-    def fill(self, at: int | str) -> bool:
+    def fill(self, at: int | str) -> None:
         """The disk is full at a write; whether the run needed it."""
         disk, before, message = FullDisk(Path(self.place.name), int(at)), self.stored(), ""
         with disk.mounted():
@@ -242,7 +243,7 @@ class ResultsFolder(RuleBasedStateMachine):
             except UserError as error:
                 message = str(error)
         assert not message or (message[:13], self.stored()) == ("no space left", before)
-        return bool(message)
+        self.happened = bool(message)
 
     def has(self, name: str) -> bool:
         return (self.folder / name).exists()
@@ -326,7 +327,9 @@ def test_a_story(story, caplog):
     folder = ResultsFolder()
     for step in steps.split(", "):
         verb, *arguments = step.split()
+        folder.happened = True
         assert getattr(folder, verb)(*arguments) is not False, step
+        assert folder.happened, step
         folder.is_true()
     assert [word for word in words.split("; ") if word not in caplog.text] == []
     assert folder.statuses() == {"finished": ""}
