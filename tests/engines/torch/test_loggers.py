@@ -1,4 +1,4 @@
-"""Loggers write beside the run, also a resumed one, and where a number comes from is in the record."""
+"""Loggers write during a run and after it is resumed; the record names the source of each number."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def test_a_solved_run_that_is_resumed_makes_no_step(free, troubled, monkeypatch)
 
 
 def test_the_rate_does_not_depend_on_when_training_stops(free, troubled, tmp_path):
-    """A schedule that decays is that of the cap: the first steps are those of a run that goes on."""
+    """The rate decays to the largest number of steps, so an early stop does not change the first steps."""
     linear = [*EVERY, "trainer.schedule=linear"]
     whole = trained(troubled(*linear, f"results_dir={tmp_path / 'whole'}"))
     stopped = trained(troubled(*linear, f"trainer.stop_at={whole.history[1]['validation']!r}"))
