@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from cab.cli.main import main
 from cab.efficiency.protocols import measure_length
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, has_projections
 from cab.efficiency.third_party import CHECKOUT, INDEX, ThirdPartySubject, find_implementations, is_installed
-from cab.errors import UserError
 from cab.patterns import Pattern
 from cab.registry.files import load_object
 from cab.registry.registries import ATTENTIONS
@@ -131,13 +129,7 @@ def test_implementation_has_the_shape_of_its_attention_and_gradients(row: dict[s
     ours = attention.build(pattern, MEDIUM)
     assert has_projections(module) == has_projections(ours)
     x, source = (torch.randn(2, LENGTH, 128, requires_grad=True) for _ in range(2))
-    if hasattr(module, "kernel"):  # a kernel in our layer
-        check_outputs_are_equal(module, ours, x.detach())
     inputs = (x, source, source) if pattern.is_cross else (x,)
-    if row["program"].endswith(":rwkv6_chunk"):
-        with pytest.raises(UserError, match="backward pass"):
-            module(*inputs)
-        return
     output = module(*inputs)
     assert output.shape == x.shape
     output.backward(torch.randn_like(output))
@@ -148,14 +140,6 @@ def test_implementation_has_the_shape_of_its_attention_and_gradients(row: dict[s
         x.grad = None
         module.eval()(x)[:, :100].square().sum().backward()
         assert not x.grad[:, 100:].any()
-
-
-@torch.no_grad()
-def check_outputs_are_equal(theirs: nn.Module, ours: nn.Module, x: Tensor) -> None:
-    for parameter in ours.parameters():
-        parameter += 0.02 * torch.randn_like(parameter)
-    theirs.layer.load_state_dict(ours.state_dict())
-    torch.testing.assert_close(theirs(x), ours(x), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
