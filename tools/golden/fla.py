@@ -1,7 +1,8 @@
-"""Layers of fla-org/flash-linear-attention bc3b101, ``python -m tools.golden fla CHECKOUT``.
+"""Layers of the package flash-linear-attention 0.6.0, ``python -m tools.golden fla FOLDER``.
 
-The layers' own ``forward`` runs on the CPU. Their Triton kernels are replaced by the repository's ``naive`` functions
-or, for convolutions and norms, by the equations of their documentation.
+FOLDER is the target of ``pip install --no-deps --target FOLDER flash-linear-attention==0.6.0 fla-core==0.6.0 einops``.
+The layers' own ``forward`` runs on the CPU. Their Triton kernels are replaced by the package's ``naive`` functions or,
+for convolutions and norms, by the equations of their documentation.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tools.golden.record import Recorder, drawn, load, put, save_start, seeded
+from tools.golden.record import OURS, Recorder, draws, load, put, save_start
 
-SOURCE = "fla-org/flash-linear-attention bc3b101, "
+SOURCE = "flash-linear-attention 0.6.0, "
 KERNELS = "Triton kernels replaced by the repository's naive functions and by torch"
-LINEARS = "q_proj k_proj v_proj out_proj=o_proj"
+RATES = "step_proj.weight=a_proj.weight step_proj.bias=dt_bias log_rate=A_log norm_weight=o_norm.weight "
 
 
 def gated_norm(module: Any, x: Tensor, gate: Tensor) -> Tensor:
@@ -50,13 +52,15 @@ def naive(path: str) -> Any:
 def patch() -> None:
     """Replace what needs a GPU."""
     modules = importlib.import_module("fla.modules")
-    modules.FusedRMSNormGated.forward = gated_norm
-    modules.RMSNorm.forward = norm
+    modules.FusedRMSNormGated.forward, modules.RMSNorm.forward = gated_norm, norm
     modules.ShortConvolution.forward = convolution
     gla, delta = naive("gla.naive.naive_recurrent_gla"), naive("delta_rule.naive.delta_rule_recurrence")
     gated = naive("gated_delta_rule.naive.naive_recurrent_gated_delta_rule")
     rwkv6 = naive("rwkv6.recurrent_naive.naive_recurrent_rwkv6")
     forgetting = naive("forgetting_attn.naive.naive_forgetting_attn")
+    kda, bounded = naive("kda.naive.naive_recurrent_kda"), naive("kda.gate.naive_kda_lowerbound_gate")
+    gdn2, comba = naive("gdn2.naive.naive_recurrent_gdn2"), naive("comba.naive.naive_chunk_comba")
+    product = naive("gated_delta_product.naive.naive_recurrent_gated_delta_product")
 
     def run_gla(q: Tensor, k: Tensor, v: Tensor, gk: Tensor, **_: Any) -> Any:
         return gla(q, k, v, gk)
@@ -73,15 +77,37 @@ def patch() -> None:
         o, state = rwkv6(*(x.transpose(1, 2) for x in (r, k, v, w)), u, scale)
         return o.transpose(1, 2), state
 
-    for layer, name, function in (
+    def run_kda(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **more: Any) -> Any:
+        rate, bias = more["A_log"], more["dt_bias"]
+        decay = -rate.exp().unsqueeze(-1) * F.softplus(g + bias.view(g.shape[2:]))
+        if more["lower_bound"] is not None:
+            decay = bounded(g, rate, bias, more["lower_bound"], output_dtype=torch.float64)
+        return kda(unit(q), unit(k), v, decay, beta.sigmoid() * (2 if more["allow_neg_eigval"] else 1))
+
+    def run_gdn2(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor, **_: Any) -> Any:
+        return gdn2(unit(q), unit(k), v, g, b, w)
+
+    def run_product(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, num_householder: int, **_: Any) -> Any:
+        more = {"output_final_state": True, "num_householder": num_householder}
+        return product(unit(q), unit(k), v, g, beta, q.shape[-1] ** -0.5, **more)
+
+    def run_comba(q: Tensor, k: Tensor, v: Tensor, p: Tensor, g: Tensor, beta: Tensor, **_: Any) -> Any:
+        feedback = p.norm(dim=-1, keepdim=True) / k.norm(dim=-1, keepdim=True)
+        return comba(unit(q), unit(k), v, feedback * unit(k), g, beta, output_final_state=True)
+
+    for name, kernel, function in (
         ("gla", "fused_recurrent_gla", run_gla),
         ("hgrn2", "fused_recurrent_gla", lambda q, **more: run_gla(q * q.shape[-1] ** 0.5, **more)),
         ("delta_net", "fused_recurrent_delta_rule", run_delta),
-        ("gated_deltanet", "fused_recurrent_gated_delta_rule", run_gated),
+        ("gated_deltanet", "chunk_gated_delta_rule", run_gated),
         ("rwkv6", "fused_recurrent_rwkv6", run_rwkv6),
         ("forgetting_attn", "parallel_forgetting_attn", lambda q, k, v, f, **_: forgetting(q, k, v, f)),
+        ("comba", "chunk_comba", run_comba),
+        ("gated_deltaproduct", "chunk_gated_delta_product", run_product),
+        ("kda", "chunk_kda", run_kda),
+        ("gdn2", "chunk_gdn2", run_gdn2),
     ):
-        setattr(importlib.import_module(f"fla.layers.{layer}"), name, function)
+        setattr(importlib.import_module(f"fla.layers.{name}"), kernel, function)
     hgrn2 = importlib.import_module("fla.layers.hgrn2")
     hgrn2.swish = F.silu
     hgrn2.rms_norm_linear = lambda x, weight, _b, linear, _c: (
@@ -90,10 +116,21 @@ def patch() -> None:
     importlib.import_module("fla.layers.rwkv6").token_shift = lambda x, _: F.pad(x, (0, 0, 1, -1)) - x
 
 
-def layer(module: str, name: str, **options: Any) -> Any:
-    """Build a layer in eval mode, of width 16 with two heads unless options say otherwise."""
+def layer(place: str, **options: Any) -> Any:
+    """Build a layer, MODULE.CLASS, in eval mode, of width 16 with two heads unless options say otherwise."""
+    module, _, name = place.partition(".")
     cls = getattr(importlib.import_module(f"fla.layers.{module}"), name)
     return cls(**{"hidden_size": 16, "num_heads": 2} | options).double().eval()
+
+
+def save(recorder: Recorder, place: str, names: str, *, case: str = "", reason: str = KERNELS, **theirs: Any) -> None:
+    """Copy the linear maps, what else is named and the convolutions of queries, keys and values, if any, and save."""
+    public = layer(place, hidden_size=recorder.about["embed_dim"], **theirs)
+    public._use_fused_qkv_conv = lambda **_: False
+    recorder.copy(public, f"q_proj k_proj v_proj out_proj=o_proj {names}")
+    if hasattr(public, "q_conv1d"):
+        convolutions(recorder, public.q_conv1d, public.k_conv1d, public.v_conv1d)
+    recorder.save(f"{SOURCE}layers.{place}", public, 17, case=case, reason=reason)
 
 
 def convolutions(recorder: Recorder, *public: nn.Module) -> None:
@@ -103,65 +140,54 @@ def convolutions(recorder: Recorder, *public: nn.Module) -> None:
             put(theirs.bias, ours.bias)
 
 
-def save_heads(recorder: Recorder, file: str, source: str, public: Any, names: str, reason: str = KERNELS) -> None:
-    """Copy the linear maps, what else is named and the convolutions of queries, keys and values, if any, and save."""
-    recorder.copy(public, f"{LINEARS} {names}")
-    if hasattr(public, "q_conv1d"):
-        convolutions(recorder, public.q_conv1d, public.k_conv1d, public.v_conv1d)
-    recorder.save(file, source, public, 17, reason=reason)
+def save_initial(attention: str, place: str, names: str, heads: int = 64, head_dim: int = 1, **theirs: Any) -> None:
+    """Record the initial parameters of layers of width 64."""
+    make = partial(layer, place, hidden_size=64, num_heads=heads, head_dim=head_dim, **theirs)
+    options: dict[str, Any] = {"case": "kda_bounded_start", "decay": "bounded"} if "safe_gate" in theirs else {}
+    save_start(f"{SOURCE}layers.{place}", attention, "CS", 64, heads, draws(make, names), **options)
 
 
 def make_gla() -> None:
-    for file, size in (("gla", 0), ("gla_conv", 4)):
+    for case, size in (("gla", 0), ("gla_conv", 4)):
         recorder = Recorder("gla", "CS", 24, 2, short_convolution=size, gate_rank=5)
-        options = {"hidden_size": 24, "gate_low_rank_dim": 5, "use_short_conv": bool(size)}
-        public = layer("gla", "GatedLinearAttention", **options)
         names = "gate_proj=g_proj norm_weight=g_norm_swish_gate.weight decay_map.0=gk_proj.0 decay_map.1=gk_proj.1"
-        save_heads(recorder, file, SOURCE + "layers.gla.GatedLinearAttention", public, names)
+        theirs = {"gate_low_rank_dim": 5, "use_short_conv": bool(size)}
+        save(recorder, "gla.GatedLinearAttention", names, case=case, **theirs)
 
 
 def make_hgrn2() -> None:
-    for file, index, size in (("hgrn2", 0, 0), ("hgrn2_third_layer", 2, 4)):
+    for case, index, size in (("hgrn2", 0, 0), ("hgrn2_third_layer", 2, 4)):
         recorder = Recorder("hgrn2", "CS", layer=(index, 4), short_convolution=size)
-        public = layer("hgrn2", "HGRN2Attention", expand_ratio=8, use_short_conv=bool(size), layer_idx=index)
+        public = layer("hgrn2.HGRN2Attention", expand_ratio=8, use_short_conv=bool(size), layer_idx=index)
         recorder.copy(public, "q_proj k_proj=f_proj v_proj=i_proj out_proj=o_proj norm_weight=g_norm.weight")
         if size:
             convolutions(recorder, public.q_conv1d, public.f_conv1d, public.i_conv1d)
         bound = None if recorder.ours.bound is None else recorder.ours.bound.sigmoid().flatten()
-        run = lambda x, public=public, bound=bound: public(x, lower_bound=bound)  # noqa: E731
+        run = partial(public, lower_bound=bound)
         reason = KERNELS + "; its scale K^-1/2, which the paper does not have, is undone"
-        recorder.save(file, SOURCE + "layers.hgrn2.HGRN2Attention", run, 13, reason=reason)
+        recorder.save(SOURCE + "layers.hgrn2.HGRN2Attention", run, 13, case=case, reason=reason)
 
 
 def make_deltanet() -> None:
-    for file, size, negative in (("deltanet", 4, False), ("deltanet_plain", 0, True)):
+    for case, size, negative in (("deltanet", 4, False), ("deltanet_plain", 0, True)):
         recorder = Recorder("deltanet", "CS", short_convolution=size, negative_eigenvalues=negative)
-        public = layer("delta_net", "DeltaNet", use_short_conv=bool(size), allow_neg_eigval=negative)
-        names = "strength_proj=b_proj norm_weight=o_norm.weight"
-        save_heads(recorder, file, SOURCE + "layers.delta_net.DeltaNet", public, names)
-
-
-GATED = SOURCE + "layers.gated_deltanet.GatedDeltaNet"
-RATES = "step_proj.weight=a_proj.weight step_proj.bias=dt_bias log_rate=A_log norm_weight=o_norm.weight"
+        theirs = {"use_short_conv": bool(size), "allow_neg_eigval": negative}
+        save(recorder, "delta_net.DeltaNet", "strength_proj=b_proj norm_weight=o_norm.weight", case=case, **theirs)
 
 
 def make_gated_deltanet() -> None:
-    recorder = Recorder("gated_deltanet", "CS").without_biases("strength_proj")
-    public = layer("gated_deltanet", "GatedDeltaNet", head_dim=6, use_short_conv=True)
-    public._use_fused_qkv_conv = lambda *_: False
-    save_heads(recorder, "gated_deltanet", GATED, public, f"{RATES} strength_proj=b_proj gate_proj=g_proj")
+    names = f"{RATES} strength_proj=b_proj gate_proj=g_proj"
+    save(Recorder("gated_deltanet", "CS"), "gated_deltanet.GatedDeltaNet", names, head_dim=6, use_short_conv=True)
 
 
 def start_gated_deltanet() -> None:
-    draw = partial(layer, "gated_deltanet", "GatedDeltaNet", hidden_size=64, num_heads=64, head_dim=6)
     names = "step_proj.bias=dt_bias step_proj.weight=a_proj.weight log_rate=A_log"
-    save_start("gated_deltanet_start", GATED, "gated_deltanet", "CS", 64, 64, drawn(seeded(draw), names))
+    save_initial("gated_deltanet", "gated_deltanet.GatedDeltaNet", names, head_dim=6)
 
 
 def make_rwkv6() -> None:
-    recorder = Recorder("rwkv6", "CS", layer=(1, 4), mix_rank=4, decay_rank=5)
-    public = layer("rwkv6", "RWKV6Attention", expand_k=1.0, proj_low_rank_dim=4, gate_low_rank_dim=5)
-    ours = recorder.ours
+    recorder, place = Recorder("rwkv6", "CS", layer=(1, 4), mix_rank=4, decay_rank=5), "rwkv6.RWKV6Attention"
+    public, ours = layer(place, expand_k=1.0, proj_low_rank_dim=4, gate_low_rank_dim=5), recorder.ours
     public.g_proj.linear = nn.Linear(16, 16, bias=False)
     theirs = [3, 0, 1, 2, 4]  # w, k, v, r, g here; r, w, k, v, g there
     put(public.x_proj[0].linear.weight, ours.mix_in.unflatten(1, (5, 4))[:, theirs].flatten(1).mT)
@@ -169,24 +195,84 @@ def make_rwkv6() -> None:
     put(public.x_bias, ours.mix[theirs])
     recorder.copy(public, "mix_of_mix=x_proj.0.mu q_proj=r_proj.linear k_proj=k_proj.linear v_proj=v_proj.linear")
     recorder.copy(public, "gate_proj=g_proj.linear out_proj=o_proj bonus decay=w_proj.linear.lora.2.bias")
-    put(public.w_proj.linear.lora[0].weight, ours.decay_in.mT)
-    put(public.w_proj.linear.lora[2].weight, ours.decay_out.mT)
+    recorder.copy(public.w_proj.linear, "decay_in.mT=lora.0.weight decay_out.mT=lora.2.weight")
     weight, bias = ours.norm_weight.flatten(), ours.norm_bias.flatten()
     public.gate_fn = F.silu
     public.g_norm.forward = lambda x: F.group_norm(x.flatten(0, 1), 2, weight, bias, eps=64e-5).view_as(x)
     reason = KERNELS + "; its low-rank gate replaced by a full map and its norm's epsilon by the released 64e-5"
-    recorder.save("rwkv6", SOURCE + "layers.rwkv6.RWKV6Attention", public, 13, reason=reason)
+    recorder.save(f"{SOURCE}layers.{place}", public, 13, reason=reason)
 
 
 def make_forgetting() -> None:
-    recorder = Recorder("forgetting", "CS").without_biases("q_proj", "k_proj", "v_proj", "out_proj")
-    public = layer("forgetting_attn", "ForgettingAttention")
-    save_heads(recorder, "forgetting", SOURCE + "layers.forgetting_attn.ForgettingAttention", public, "forget=f_proj")
+    save(Recorder("forgetting", "CS"), "forgetting_attn.ForgettingAttention", "forget=f_proj")
 
 
 def make_based() -> None:
     module = importlib.import_module("fla.ops.based.naive")
     exact = load(Path(str(module.__file__)), {"1e-6": "0.0"}).naive_parallel_based
     recorder = Recorder("based", "CS", feature_dim=6)
-    reason = "without the 1e-6 in its denominator; projections are torch's"
-    recorder.save_core("based", SOURCE + "ops.based.naive.naive_parallel_based", exact, 17, reason=reason)
+    reason = f"without the 1e-6 in its denominator; {OURS}"
+    recorder.save(SOURCE + "ops.based.naive.naive_parallel_based", recorder.around(exact), 17, reason=reason)
+
+
+def make_stick_breaking() -> None:
+    recorder, breaking = Recorder("stick_breaking", "CS"), naive("stickbreaking_attn.naive.naive_stickbreaking_attn")
+    core = recorder.around(lambda *heads: breaking(*heads)[0], tokens_first=True)
+    recorder.save(SOURCE + "naive_stickbreaking_attn", core, 17, reason=OURS)
+
+
+BOUNDED = {"safe_gate": True, "lower_bound": -5.0}
+GATED = (("kda", "kda.KimiDeltaAttention", ""), ("gated_deltanet_2", "gdn2.GatedDeltaNet2", "write_proj=w_proj"))
+
+
+def make_kda_and_gdn2() -> None:
+    names = "gate_map.0=g_proj.0 gate_map.1=g_proj.1 log_rate=A_log decay_map.0.weight=f_proj.0.weight "
+    names += "decay_map.1.weight=f_proj.1.weight decay_map.1.bias=dt_bias norm_weight=o_norm.weight "
+    for name, place, more in GATED:
+        copied = f"{names} strength_proj=b_proj {more}"
+        save(Recorder(name, "CS"), place, copied, head_dim=8, allow_neg_eigval=False)
+        recorder = Recorder(name, "CS", negative_eigenvalues=True)
+        save(recorder, place, copied, case=f"{name}_negative", head_dim=8, allow_neg_eigval=True)
+    recorder, (_, place, _) = Recorder("kda", "CS", decay="bounded"), GATED[0]
+    save(recorder, place, f"{names} strength_proj=b_proj", case="kda_bounded", head_dim=8, **BOUNDED)
+
+
+def start_kda_and_gdn2() -> None:
+    maps = "decay_map.0=f_proj.0 decay_map.1=f_proj.1 gate_map.0=g_proj.0 gate_map.1=g_proj.1 q_proj v_proj "
+    for name, place, more in GATED:
+        linears = [x.split("=") for x in f"{maps} out_proj=o_proj strength_proj=b_proj {more}".split()]
+        names = " ".join(f"{x[0]}.weight={x[-1]}.weight" for x in linears)
+        names += " decay_map.1.bias=dt_bias log_rate=A_log gate_map.1.bias=g_proj.1.bias"
+        for theirs in ({}, BOUNDED) if name == "kda" else ({},):
+            save_initial(name, place, names, heads=32, head_dim=2, **theirs)
+
+
+STARTS = "k_proj.weight v_proj.weight strength_proj.weight=b_proj.weight gate_proj.weight=g_proj.weight "
+STARTS += "step_proj.bias=dt_bias log_rate=A_log "
+
+
+def make_deltaproduct() -> None:
+    """Record three factors; the package orders features by factor, head and feature, we by head, factor and feature."""
+    recorder, place = Recorder("deltaproduct", "CS", num_factors=3), "gated_deltaproduct.GatedDeltaProduct"
+    public = layer(place, head_dim=6, num_householder=3)
+
+    def by_factor(x: Tensor) -> Tensor:
+        return x.unflatten(0, (2, 3, -1)).transpose(0, 1).flatten(0, 2)
+
+    recorder.copy(public, f"q_proj out_proj=o_proj gate_proj=g_proj {RATES}")
+    convolutions(recorder, public.q_conv1d, public.k_conv1d, public.v_conv1d)
+    for ours, theirs in (("k_proj", public.k_proj), ("v_proj", public.v_proj), ("strength_proj", public.b_proj)):
+        put(theirs.weight, by_factor(recorder.ours.get_submodule(ours).weight))
+    for theirs in (public.k_conv1d, public.v_conv1d):
+        put(theirs.weight, by_factor(theirs.weight.flatten(1).clone()))
+    recorder.save(f"{SOURCE}layers.{place}", public, 17, reason=KERNELS)
+    save_initial("deltaproduct", place, STARTS)
+
+
+def make_comba() -> None:
+    """Record the layer with the feedback of the equation: the scale c of k is not divided out."""
+    place, more = "comba.Comba", "feedback=decay correction=D"
+    reason = f"{KERNELS}; the feedback is c k / |k|, as in the equation, instead of k / |k|"
+    names = f"{RATES} gate_proj=g_proj strength_proj=b_proj {more}"
+    save(Recorder("comba", "CS"), place, names, head_dim=6, reason=reason)
+    save_initial("comba", place, STARTS + more)

@@ -11,12 +11,13 @@ import importlib
 import sys
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tools.golden.record import Recorder, put
+from tools.golden.record import OURS, Recorder, put
 
 
 def package(name: str) -> Any:
@@ -26,16 +27,15 @@ def package(name: str) -> Any:
 
 
 def make_linformer() -> None:
-    recorder = Recorder("linformer", "NC", num_landmarks=4, max_length=12).without_biases("q_proj", "k_proj", "v_proj")
+    recorder = Recorder("linformer", "NC", num_landmarks=4, max_length=12)
     public = package("linformer").LinformerSelfAttention(16, 12, k=4, heads=2)
     recorder.copy(public, "q_proj=to_q k_proj=to_k v_proj=to_v out_proj=to_out mix_k.mT=proj_k mix_v.mT=proj_v")
-    recorder.save("linformer", "linformer 0.2.3, LinformerSelfAttention", public, 7, 9)
+    recorder.save("linformer 0.2.3, LinformerSelfAttention", public, 7, 9)
 
 
 def make_axial() -> None:
     recorder = Recorder("axial", "NS", 16, 4, width=7).without_biases("q_proj", "k_proj", "v_proj", "out_proj")
-    ours = recorder.ours
-    public = package("axial_attention").AxialAttention(16, num_dimensions=2, heads=2)
+    ours, public = recorder.ours, package("axial_attention").AxialAttention(16, num_dimensions=2, heads=2)
     # The permutation of its first attention makes columns, that of its second rows; our first heads read rows.
     columns, rows = (attention.fn for attention in public.axial_attentions)
     for half, attention in enumerate((rows, columns)):
@@ -44,20 +44,15 @@ def make_axial() -> None:
         attention.to_q, attention.to_kv = nn.Linear(16, 8, bias=False), nn.Linear(16, 16, bias=False)
         put(attention.to_q.weight, ours.q_proj.weight[part])
         put(attention.to_kv.weight, ours.k_proj.weight[part], ours.v_proj.weight[part])
-        attention.to_out = nn.Linear(8, 16, bias=False)
-        put(attention.to_out.weight, ours.out_proj.weight[:, part])
-        attention.forward = merged_by_width(attention)
-
-    def run(x: Tensor) -> Tensor:
-        return public(x.unflatten(1, (5, 7))).flatten(1, 2)
-
-    recorder.save("axial", "axial-attention 0.6.1, AxialAttention with half of the heads per axis", run, 35)
+        out = nn.Linear(8, 16, bias=False)
+        put(out.weight, ours.out_proj.weight[:, part])
+        attention.to_out, attention.forward = nn.Identity(), merged_by_width(attention, out)
+    run = lambda x: public(x.unflatten(1, (5, 7))).flatten(1, 2)  # noqa: E731
+    recorder.save("axial-attention 0.6.1, AxialAttention with half of the heads per axis", run, 35)
 
 
-def merged_by_width(attention: nn.Module) -> Any:
+def merged_by_width(attention: nn.Module, out: nn.Module) -> Any:
     """Its own forward reshapes the heads to the width of the model: a function of equal width is inserted."""
-    out = attention.to_out
-    attention.to_out = nn.Identity()
     original = type(attention).forward
 
     def forward(x: Tensor, **_: Any) -> Tensor:
@@ -69,7 +64,7 @@ def merged_by_width(attention: nn.Module) -> Any:
 
 def make_mca() -> None:
     for pattern, rows in (("NS", (None, None)), ("CS", (2, None))):
-        recorder = Recorder("mca", pattern).without_biases("q_proj", "k_proj", "v_proj")
+        recorder = Recorder("mca", pattern)
         ours = recorder.ours
         ours.compress_v.load_state_dict(ours.compress_k.state_dict())
         public = package("memory_compressed_attention").MemoryCompressedAttention(16, heads=2, causal=pattern == "CS")
@@ -77,24 +72,21 @@ def make_mca() -> None:
         recorder.copy(public, "q_proj+k_proj+v_proj=to_qkv out_proj=to_out")
         put(public.to_qkv.weight[:16], 2**0.5 * ours.q_proj.weight)  # it divides by the root of the whole width
         # A null key of much negative product cannot be had; its exponential is taken out of the softmax instead.
-        module = sys.modules[type(public).__module__]
-        cat = torch.cat
+        cat, pad = torch.cat, F.pad
 
         def without_null(parts: Any, dim: int = 0, cat: Any = cat) -> Tensor:
             return parts[1] if dim == 1 and len(parts) == 2 else cat(parts, dim=dim)
 
-        def run(x: Tensor, public: Any = public, module: Any = module, without_null: Any = without_null) -> Tensor:
-            pad = F.pad
-            torch.cat = without_null
-            module.F.pad = lambda x, amounts, value=0: x if amounts == (1, 0) else pad(x, amounts, value=value)
-            try:
+        def unpadded(x: Tensor, amounts: Any, value: float = 0, pad: Any = pad) -> Tensor:
+            return x if amounts == (1, 0) else pad(x, amounts, value=value)
+
+        def run(x: Tensor, public: Any = public, cat: Any = without_null, pad: Any = unpadded) -> Tensor:
+            with mock.patch.object(torch, "cat", cat), mock.patch.object(F, "pad", pad):
                 return public(x)
-            finally:
-                torch.cat, module.F.pad = cat, pad  # noqa: B023
 
         reason = "its null key and value are left out; in CS rows before the end of the first group see it alone"
         source = "memory-compressed-attention 0.0.7, MemoryCompressedAttention"
-        recorder.save(f"mca_{pattern.lower()}", source, run, 18, rows=rows, reason=reason)
+        recorder.save(source, run, 18, case=f"mca_{pattern.lower()}", rows=rows, reason=reason)
 
 
 def make_flash() -> None:
@@ -107,13 +99,13 @@ def make_flash() -> None:
         unit(quad, public, public.offsetscale)
         # It divides the bias by the length and multiplies it by the root of the width, not of the heads.
         put(public.rel_pos_bias.relative_attention_bias.weight, 9 * (4 / 8) ** 0.5 * quad.ours.position_bias)
-        quad.save(f"flash_quad_{pattern.lower()}", "FLASH-pytorch 0.1.9, GAU", public, 9)
+        quad.save("FLASH-pytorch 0.1.9, GAU", public, 9, case=f"flash_quad_{pattern.lower()}")
         gau = Recorder("flash_gau", pattern, 8, 1, query_key_dim=6, group_size=4)
         public = flash.FLASH(query_key_dim=6, group_size=4, rotary_pos_emb=rotary(dim=6), **common)
         unit(gau, public, public.qk_offset_scale)
         put(public.rel_pos_bias.relative_attention_bias.weight, gau.ours.position_bias)
-        source = "FLASH-pytorch 0.1.9, FLASH without its residual"
-        gau.save(f"flash_gau_{pattern.lower()}", source, lambda x, public=public: public(x) - x, 11)
+        run = lambda x, public=public: public(x) - x  # noqa: E731
+        gau.save("FLASH-pytorch 0.1.9, FLASH without its residual", run, 11, case=f"flash_gau_{pattern.lower()}")
 
 
 def unit(recorder: Recorder, public: Any, offset: Any) -> None:
@@ -132,31 +124,25 @@ def make_routing() -> None:
     attention = public.KmeansAttention(4, 11, 2, 8).eval()
     attention.kmeans.means.copy_(recorder.ours.centroids)
     attention.kmeans.initted.fill_(True)
-
-    def core(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention(F.layer_norm(q, (8,)), F.layer_norm(k, (8,)), v)[0]
-
+    core = recorder.around(lambda q, k, v: attention(F.layer_norm(q, (8,)), F.layer_norm(k, (8,)), v)[0])
     reason = "its count of clusters per token without the added 1e-5; projections and layer norm are torch's"
-    recorder.save_core("routing", "routing-transformer 1.6.1, KmeansAttention", core, 41, reason=reason)
+    recorder.save("routing-transformer 1.6.1, KmeansAttention", core, 41, reason=reason)
 
 
 def exact_mean(src: Tensor, t: Tensor, index: Tensor, dim: int, _eps: float = 0.0) -> Tensor:
-    sums = src.scatter_add(dim, index, t)
-    counts = src.scatter_add(dim, index, torch.ones_like(t))
-    return sums / counts.clamp(min=1)
+    return src.scatter_add(dim, index, t) / src.scatter_add(dim, index, torch.ones_like(t)).clamp(min=1)
 
 
 def make_sinkhorn() -> None:
     recorder = Recorder("sinkhorn", "NS", block_size=6)
     ours = recorder.ours
-    public = package("sinkhorn_transformer.sinkhorn_transformer")
+    names = vars(package("sinkhorn_transformer.sinkhorn_transformer"))
     ours.v_proj.load_state_dict(ours.k_proj.state_dict())
-    attention = public.SinkhornAttention(6, 16, 8, 2, 42, non_permutative=False, sinkhorn_iter=8)
-    names = vars(public)
+    attention = names["SinkhornAttention"](6, 16, 8, 2, 42, non_permutative=False, sinkhorn_iter=8)
     names["gumbel_sinkhorn"] = lambda r, steps, temperature: names["sinkhorn_sorting_operator"](r / temperature, steps)
     names["F"] = SimpleNamespace(relu=lambda x: x)  # the scores themselves: its ReLU is left out
     reason = "without Gumbel noise and ReLU of the scores; it makes sorted values of sorted keys: equal here"
-    recorder.save_core("sinkhorn", "sinkhorn-transformer 0.11.4, SinkhornAttention", attention, 42, reason=reason)
+    recorder.save("sinkhorn-transformer 0.11.4, SinkhornAttention", recorder.around(attention), 42, reason=reason)
 
 
 def make_reformer() -> None:
@@ -177,14 +163,10 @@ def make_reformer() -> None:
             outputs = []
             for head in range(2):
                 rotations = ours.rotations[:, head].transpose(0, 1).unsqueeze(0).to(x.dtype)  # [1, E, R, 1]
-                drawn = torch.randn
-                torch.randn = lambda *_, rotations=rotations, **__: rotations  # type: ignore[assignment]
-                try:
+                with mock.patch.object(torch, "randn", mock.Mock(return_value=rotations)):
                     outputs.append(public(q[:, head], v[:, head])[0])
-                finally:
-                    torch.randn = drawn
             return ours.out_proj(torch.cat(outputs, dim=-1))
 
-        file, source = f"reformer_{pattern.lower()}", "reformer-pytorch 1.4.4, LSHAttention"
-        reason = "it adds 1e-9 to the number of rounds in which a pair meets; projections are torch's"
-        recorder.save(file, source, run, 36, faint=None, tolerance=1e-8, reason=reason)
+        reason = f"it adds 1e-9 to the number of rounds in which a pair meets; {OURS}"
+        options = {"faint": None, "tolerance": 1e-8, "reason": reason}
+        recorder.save("reformer-pytorch 1.4.4, LSHAttention", run, 36, case=f"reformer_{pattern.lower()}", **options)

@@ -1,25 +1,25 @@
-"""Record golden files: what public code computes with the parameters of one of our attentions, in float64.
+"""Golden files: what public code computes with the parameters of one of our attentions, in float64.
 
-Run by hand: ``python -m tools.golden SOURCE FOLDER [NAME ...]``. SOURCE is another module of this folder, FOLDER
-contains the public code that its docstring names, and each NAME chooses a function ``make_NAME`` or ``start_NAME``
-(default: all). A function copies the parameters of our module into the public module, under the names that the public
-code has for them; inputs, parameters, outputs and the gradients of the inputs are stored.
+A function of another module builds our attention (:class:`Recorder`) and the public module (:func:`load`), copies the
+parameters (:meth:`Recorder.copy`, :func:`put`) and saves inputs, parameters, outputs and gradients
+(:meth:`Recorder.save`), or quantiles of initial parameters (:func:`save_start`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import einops
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,14 @@ from tests.helpers.golden_numbers import FOLDER, QUANTILES, Golden, direction
 MAX_BYTES = 50_000
 FLOAT32 = torch.float32
 """The type itself, where :func:`in_double` gives its name to another."""
+OURS = "projections are torch's"
+"""The reason of a case with a public core between our linear maps."""
+NAMES = {name: getattr(typing, name) for name in typing.__all__} | {
+    **{"torch": torch, "nn": nn, "F": F, "math": math, "np": np, "Tensor": Tensor, "Parameter": nn.Parameter},
+    **{"rearrange": einops.rearrange, "repeat": einops.repeat},
+    **{"quant_noise": lambda layer, *_: layer, "FairseqDropout": lambda *_, **__: nn.Identity()},
+}
+"""What public files import, where only a part of them is run."""
 
 
 class Recorder:
@@ -72,25 +80,25 @@ class Recorder:
 
     def save(
         self,
-        case: str,
         source: str,
         public: Callable[..., Any],
         *lengths: int,
+        case: str = "",
         batch: int = 2,
         faint: int | None = 3,
         tolerance: float = 1e-9,
         reason: str = "",
         rows: tuple[int | None, int | None] = (None, None),
-        noise: dict[str, Tensor] | None = None,
+        noise: Mapping[str, Tensor] | None = None,
         gradients: bool = True,
     ) -> None:
         """Store what ``public(*inputs)`` returns, and print how far our module is from it.
 
         Args:
-            case: name in the file of the attention.
             source: repository, commit and class of the public code.
             public: the public computation, [B, N, D] to [B, N, D], or to a tuple that begins with it.
             lengths: of one input (self patterns) or two.
+            case: name in the file of the attention (default: the attention).
             batch: number of rows.
             faint: a token that is 1e-3 times as large, which shows small constants.
             tolerance: largest difference relative to the largest number.
@@ -99,7 +107,11 @@ class Recorder:
             noise: random numbers of the attention, by name, given instead of drawn.
             gradients: whether the gradients of the inputs are compared.
         """
-        inputs = self.inputs(*lengths, batch=batch, faint=faint)
+        torch.manual_seed(21)
+        drawn = [torch.randn(batch, length, self.about["embed_dim"]) for length in lengths]
+        if faint is not None:
+            drawn[0][:, faint] *= 1e-3
+        inputs = [x.double().requires_grad_() for x in drawn]
         output = public(*inputs)
         kept = (output[0] if isinstance(output, tuple) else output)[:, slice(*rows)]
         arrays = {"output": kept}
@@ -110,57 +122,36 @@ class Recorder:
         arrays |= {f"input.{i}": x for i, x in enumerate(inputs)}
         arrays |= {f"noise.{name}": x for name, x in (noise or {}).items()}
         about = {"source": source, "tolerance": tolerance, "reason": reason, "rows": rows}
-        write(case, arrays, self.about | about)
-
-    def inputs(self, *lengths: int, batch: int = 2, faint: int | None = 3) -> list[Tensor]:
-        """Draw inputs [batch, length, D], as :meth:`save` does."""
-        torch.manual_seed(21)
-        drawn = [torch.randn(batch, length, self.about["embed_dim"]) for length in lengths]
-        if faint is not None:
-            drawn[0][:, faint] *= 1e-3
-        return [x.double().requires_grad_() for x in drawn]
+        write(case or self.about["attention"], arrays, self.about | about)
 
     def copy(self, public: Any, names: str) -> Recorder:
         """Copy parameters, or weights and biases of modules: ``q_proj weight.mT=key one+other=both``, ours=theirs.
 
-        A bias that only one of two modules has must be 0.
+        A bias that only one of two modules has is set to 0.
         """
         for ours, theirs in pairs(names):
             mine, other = [find(self.ours, name) for name in ours.split("+")], find(public, theirs)
             if isinstance(other, Tensor):
                 put(other, *mine)
-            else:
-                copy_linear(other, *mine)
+                continue
+            put(other.weight, *(x.weight for x in mine))
+            biases = [torch.zeros(len(x.weight)) if x.bias is None else x.bias for x in mine]
+            if other.bias is not None:
+                put(other.bias, *biases)
+            for bias in biases if other.bias is None else ():
+                put(bias, torch.zeros_like(bias))
         return self
-
-    def heads(self, x: Tensor, source: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Project to queries, keys and values [B, H, N, E]."""
-        ours, source = self.ours, x if source is None else source
-        q, k, v = ours.q_proj(x), ours.k_proj(source), ours.v_proj(source)
-        return ours.split_heads(q), ours.split_heads(k), ours.split_heads(v)
 
     def around(self, core: Callable[..., Tensor], *, tokens_first: bool = False) -> Callable[..., Tensor]:
         """Return ``core(q, k, v)`` on heads [B, H, N, E], or [B, N, H, E], between our linear maps."""
 
-        def run(*inputs: Tensor) -> Tensor:
-            heads = self.heads(*inputs)
+        def run(x: Tensor, source: Tensor | None = None) -> Tensor:
+            ours, source = self.ours, x if source is None else source
+            heads = [ours.split_heads(y) for y in (ours.q_proj(x), ours.k_proj(source), ours.v_proj(source))]
             output = core(*(x.transpose(1, 2) for x in heads)).transpose(1, 2) if tokens_first else core(*heads)
-            return self.ours.out_proj(self.ours.merge_heads(output))
+            return ours.out_proj(ours.merge_heads(output))
 
         return run
-
-    def save_core(
-        self,
-        case: str,
-        source: str,
-        core: Callable[..., Tensor],
-        *lengths: int,
-        tokens_first: bool = False,
-        reason: str = "projections are torch's",
-        **options: Any,
-    ) -> None:
-        """Store ``core`` between our linear maps, as in :meth:`around`."""
-        self.save(case, source, self.around(core, tokens_first=tokens_first), *lengths, reason=reason, **options)
 
     def without_biases(self, *names: str) -> Recorder:
         """Set biases to zero that the public code does not have (all of them without names)."""
@@ -170,13 +161,10 @@ class Recorder:
                     parameter.zero_()
         return self
 
-    def identity(self, name: str = "out_proj") -> Recorder:
-        """Make a linear map the identity, for public code that ends before it."""
-        linear = self.ours.get_submodule(name)
-        put(linear.weight, torch.eye(len(linear.weight)))
-        if linear.bias is not None:
-            put(linear.bias, torch.zeros_like(linear.bias))
-        return self
+    def identity(self) -> Recorder:
+        """Make the output map the identity, for public code that ends before it."""
+        put(self.ours.out_proj.weight, torch.eye(len(self.ours.out_proj.weight)))
+        return self.without_biases("out_proj")
 
 
 @contextlib.contextmanager
@@ -198,62 +186,38 @@ def in_double() -> Iterator[None]:
         torch.set_default_dtype(FLOAT32)
 
 
-def main() -> None:
-    """Call the functions ``patch`` and then ``make_*`` and ``start_*`` of the module, or those that are named.
-
-    The folder is put on the path of imports. Functions ``start_*`` run in float32.
-    """
-    source, folder, *names = sys.argv[1:]
-    sys.path.insert(0, folder)
-    functions = vars(importlib.import_module(f"tools.golden.{source}"))
-    with in_double():
-        functions.get("patch", lambda: None)()
-    for name, make in list(functions.items()):
-        kind, _, what = name.partition("_")
-        if kind in ("make", "start") and (not names or what in names):
-            with in_double() if kind == "make" else contextlib.nullcontext():
-                make()
-
-
-def checkout(repository: str) -> Path:
-    """Return the checkout of OWNER/NAME, which is OWNER+NAME in the folder of public code."""
-    return Path(sys.argv[2]) / repository.replace("/", "+")
-
-
-def load(path: Path, changes: dict[str, str] | None = None, **present: Any) -> Any:
-    """Import one file of a checkout that is not part of an installed package.
+def load(
+    file: str | Path,
+    changes: Mapping[str, str] | None = None,
+    *,
+    part: tuple[str, str | None] | None = None,
+    names: Mapping[str, Any] | None = None,
+    **present: Any,
+) -> Any:
+    """Run a file of a checkout as a module.
 
     Args:
-        path: the file.
-        changes: text to replace in the file, each of which must occur: constants that differ, or what needs a GPU.
-        present: modules by name, as far as the file imports what is not installed.
+        file: OWNER/NAME/PATH; the checkout is OWNER+NAME in the folder of public code.
+        changes: text to replace, each of which must occur: constants that differ, or what is not installed.
+        part: first and next text of the only part that is run, with :data:`NAMES`.
+        names: further names of the module.
+        present: modules by name that the file imports and that are not installed; ``__`` stands for a dot.
     """
-    module = ModuleType(f"public_{path.stem}")
-    module.__file__ = str(path)
-    sys.modules |= {name.replace("__", "."): value for name, value in present.items()}
-    sys.modules[module.__name__] = module
-    exec(compile(changed(path, changes), str(path), "exec"), module.__dict__)
-    return module
-
-
-def changed(path: Path, changes: dict[str, str] | None) -> str:
+    path = file if isinstance(file, Path) else Path(sys.argv[2]) / file.replace("/", "+", 1)
     text = path.read_text()
     for old, new in (changes or {}).items():
         assert old in text, f"{path} does not contain '{old}'"
         text = text.replace(old, new)
-    return text
-
-
-def part(
-    path: Path, start: str, stop: str | None, changes: dict[str, str] | None = None, /, **names: Any
-) -> dict[str, Any]:
-    """Run a part of a file, of which the rest needs what is not installed, with changes as in :func:`load`."""
-    text = changed(path, changes)
-    text = text[text.index(start) :]
-    if stop is not None:
-        text = text[: text.index(stop, len(start))]
-    module = {"torch": torch, "nn": nn, "F": F, "math": math, "np": np, **names}
-    exec(compile(text, str(path), "exec"), module)
+    module = ModuleType(f"public_{path.stem}")
+    if part is not None:
+        start, stop = part
+        text = text[text.index(start) :]
+        text = text if stop is None else text[: text.index(stop, len(start))]
+        vars(module).update(NAMES)
+    vars(module).update(names or {}, __file__=str(path))
+    sys.modules |= {name.replace("__", "."): value for name, value in present.items()}
+    sys.modules[module.__name__] = module
+    exec(compile(text, str(path), "exec"), vars(module))
     return module
 
 
@@ -261,15 +225,6 @@ def put(parameter: Tensor, *values: Tensor) -> None:
     """Copy values, one after another, into a parameter of the public code, in its shape."""
     with torch.no_grad():
         parameter.copy_((torch.cat(values) if len(values) > 1 else values[0]).reshape(parameter.shape))
-
-
-def copy_linear(theirs: nn.Module, *ours: nn.Module) -> None:
-    put(theirs.weight, *(x.weight for x in ours))
-    biases = [torch.zeros(len(x.weight)) if x.bias is None else x.bias for x in ours]
-    if theirs.bias is not None:
-        put(theirs.bias, *biases)
-    else:
-        assert not any(bias.any() for bias in biases)
 
 
 def pairs(names: str) -> list[tuple[str, str]]:
@@ -287,30 +242,35 @@ def projected(public: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, source=None: public(x, *(x if source is None else source,) * 2)
 
 
-def drawn(modules: list[Any], names: str) -> dict[str, list[Tensor]]:
-    """Return parameters of public modules under our names, ``ours=theirs``."""
-    return {ours: [find(module, theirs) for module in modules] for ours, theirs in pairs(names)}
+def sequence_first(public: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of [N, B, D], or a tuple that begins with it, as one of [B, N, D]."""
+
+    def run(*inputs: Tensor) -> Tensor:
+        output = public(*(x.transpose(0, 1) for x in inputs))
+        return (output[0] if isinstance(output, tuple) else output).transpose(0, 1)
+
+    return run
 
 
-def seeded(draw: Callable[[], Any]) -> list[Any]:
-    """Return modules drawn with the seeds that our own are drawn with."""
+def draws(make: Callable[[], Any], names: str) -> dict[str, list[Tensor]]:
+    """Return parameters of 32 public modules under our names, ``ours=theirs``; the seeds are those of our modules."""
     modules = []
     for seed in range(32):
         torch.manual_seed(seed)
-        modules.append(draw())
-    return modules
+        modules.append(make())
+    return {ours: [find(module, theirs) for module in modules] for ours, theirs in pairs(names)}
 
 
 def save_start(
-    case: str,
     source: str,
     attention: str,
     pattern: str,
     width: int,
     heads: int,
-    statistics: dict[str, Iterable[Tensor]],
+    statistics: Mapping[str, Iterable[Tensor]],
     /,
     *,
+    case: str = "",
     layer: tuple[int, int] | None = None,
     **options: Any,
 ) -> None:
@@ -318,10 +278,10 @@ def save_start(
     about = about_of(attention, pattern, width, heads, layer, options) | {"source": source}
     levels = torch.tensor(QUANTILES, dtype=torch.float64)
     arrays = {
-        f"start.{name}": torch.cat([x.detach().flatten() for x in draws]).double().quantile(levels)
-        for name, draws in statistics.items()
+        f"start.{name}": torch.cat([x.detach().flatten() for x in drawn]).double().quantile(levels)
+        for name, drawn in statistics.items()
     }
-    write(case, arrays, about)
+    write(case or f"{attention}_start", arrays, about)
 
 
 def about_of(

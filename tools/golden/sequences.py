@@ -11,34 +11,33 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import torch
-from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tools.golden.record import Recorder, checkout, drawn, load, pairs, part, put, save_start
+from tools.golden.record import Recorder, draws, load, pairs, projected, put, save_start, sequence_first
 
 # --- decays ----------------------------------------------------------------------------------------------------------
 
 
 def make_retention() -> None:
-    root = checkout("microsoft/torchscale") / "torchscale"
-    names = {"RMSNorm": load(root / "component" / "rms_norm.py").RMSNorm, "MultiwayWrapper": lambda _args, layer: layer}
-    module = part(root / "component" / "multiscale_retention.py", "def rotate_every_two", None, **names)
-    positions = part(root / "architecture" / "retnet.py", "class RetNetRelPos", "\nclass ")["RetNetRelPos"]
-    recorder = Recorder("retention", "CS")
+    root = "microsoft/torchscale/torchscale"
+    names = {"RMSNorm": load(f"{root}/component/rms_norm.py").RMSNorm, "MultiwayWrapper": lambda _args, layer: layer}
+    part = "def rotate_every_two", None
+    module = load(f"{root}/component/multiscale_retention.py", part=part, names=names)
     args = SimpleNamespace(layernorm_eps=1e-6, decoder_embed_dim=16, decoder_retention_heads=2, recurrent_chunk_size=4)
-    public = module["MultiScaleRetention"](args, 16, 32, 2)
+    relative = load(f"{root}/architecture/retnet.py", part=("class RetNetRelPos", "\nclass ")).RetNetRelPos(args)
+    recorder, public = Recorder("retention", "CS"), module.MultiScaleRetention(args, 16, 32, 2)
     order = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])  # it rotates neighbors, we the features i and i + K / 2
     ours = recorder.ours
     for theirs, own in ((public.q_proj, ours.q_proj), (public.k_proj, ours.k_proj)):
         put(theirs.weight, own.weight.unflatten(0, (2, 8))[:, order].flatten(0, 1))
     recorder.copy(public, "v_proj gate_proj=g_proj out_proj")
-    relative = positions(args)
 
     def run(x: Tensor) -> Tensor:
         state: dict[str, Tensor] = {}
@@ -49,29 +48,28 @@ def make_retention() -> None:
         return torch.cat(outputs, dim=1)
 
     source = "microsoft/torchscale 4d1e0e8, MultiScaleRetention, token by token"
-    recorder.save("retention", source, run, 13, faint=None)
-    modules = [module["MultiScaleRetention"](args, 16, 32, 2) for _ in range(32)]
-    found = drawn(modules, "q_proj.weight k_proj.weight v_proj.weight gate_proj.weight=g_proj.weight out_proj.weight")
-    save_start("retention_start", source, "retention", "CS", 16, 2, found)
+    recorder.save(source, run, 13, faint=None)
+    names = "q_proj.weight k_proj.weight v_proj.weight gate_proj.weight=g_proj.weight out_proj.weight"
+    found = draws(lambda: module.MultiScaleRetention(args, 16, 32, 2), names)
+    save_start(source, "retention", "CS", 16, 2, found)
 
 
 def make_lightning() -> None:
-    root = checkout("OpenNLPLab/lightning-attention")
-    kernel = load(root / "lightning_attn" / "ops" / "torch" / "linear_attention.py").linear_attn
+    root = "OpenNLPLab/lightning-attention"
+    kernel = load(f"{root}/lightning_attn/ops/torch/linear_attention.py").linear_attn
     module = load(
-        root / "examples" / "module" / "tnl_attn.py",
+        f"{root}/examples/module/tnl_attn.py",
         lightning_attn=SimpleNamespace(),
         lightning_attn__ops=SimpleNamespace(lightning_attn_func=kernel),
-        lightning_attn__utils=load(root / "lightning_attn" / "utils" / "utils.py"),
+        lightning_attn__utils=load(f"{root}/lightning_attn/utils/utils.py"),
     )
+    source, reason = f"{root} d15c385, TnlAttention", "its Triton kernel replaced by its linear_attn"
     for heads, index in ((2, 1), (3, 0)):
         recorder = Recorder("lightning", "CS", 24, heads, layer=(index, 4), variant="repository")
         public = module.TnlAttention(24, heads, layer_idx=index, num_layers=4)
         recorder.copy(public, "q_proj k_proj v_proj out_proj=o_proj gate_map.0=output_gate.0 gate_map.1=output_gate.1")
         public.norm.load_state_dict(recorder.ours.layer_norm.state_dict())
-        source = "OpenNLPLab/lightning-attention d15c385, TnlAttention"
-        reason = "its Triton kernel replaced by its linear_attn"
-        recorder.save(f"lightning_{heads}_heads", source, public, 13, reason=reason)
+        recorder.save(source, public, 13, case=f"lightning_{heads}_heads", reason=reason)
 
 
 TRANSNORMER: list[tuple[str, str, tuple[int, int] | None, dict[str, Any], dict[str, Any]]] = [
@@ -90,55 +88,43 @@ TRANSNORMER: list[tuple[str, str, tuple[int, int] | None, dict[str, Any], dict[s
 
 
 def make_transnormer() -> None:
-    root = checkout("OpenNLPLab/fairseq-evo") / "fairseq" / "modules"
+    root = "OpenNLPLab/fairseq-evo/fairseq/modules"
     silent = {"print_params": lambda **_: None, "logging_info": lambda _: None}
-    norm = load(root / "norm" / "rms_norm.py")
-    norms = {name: getattr(norm, name) for name in ("GatedRMSNorm", "RMSNorm", "SimpleRMSNorm")}
-    logger = SimpleNamespace(info=lambda _: None)
-    path = root / "helpers" / "helpers.py"
-    helpers = part(path, "def get_activation_fn", None, logger=logger, ScaleNorm=None, **norms)
-    names = silent | {name: helpers[name] for name in ("get_norm_fn", "get_activation_fn")}
-    names |= {"Dict": dict, "Optional": Optional, "Tuple": tuple, "Tensor": Tensor, "Parameter": nn.Parameter}
-    names |= {"rearrange": rearrange, "quant_noise": lambda layer, *_: layer}
-    names |= {"FairseqDropout": lambda *_, **__: nn.Identity()}
-    names["Urpe"] = part(root / "positional_encoding" / "urpe.py", "class Urpe", None, **silent)["Urpe"]
+    norms = {"ScaleNorm": None, "logger": SimpleNamespace(info=lambda _: None)}
+    norms |= {x: getattr(load(f"{root}/norm/rms_norm.py"), x) for x in ("GatedRMSNorm", "RMSNorm", "SimpleRMSNorm")}
+    helpers = load(f"{root}/helpers/helpers.py", part=("def get_activation_fn", None), names=norms)
+    names = silent | {name: getattr(helpers, name) for name in ("get_norm_fn", "get_activation_fn")}
+    names["Urpe"] = load(f"{root}/positional_encoding/urpe.py", part=("class Urpe", None), names=silent).Urpe
     shared = {"core_matrix": 1, "p_matrix": 3, "theta_learned": True, "theta_type": "a", "norm_type": "simplermsnorm"}
-    for file, pattern, place, options, theirs in TRANSNORMER:
-        name = file.rpartition("_")[0]
+    for case, pattern, place, options, theirs in TRANSNORMER:
+        name = case.rpartition("_")[0]
         sized = {} if name == "norm_attention" else {"block_size": 4}
         recorder = Recorder(name, pattern, layer=place, **options, **sized)
         ours = recorder.ours.form if place else recorder.ours
-        turned = options.get("positions") == "lrpe"
-        is_local = "use_softmax" in theirs
-        form = (
-            ("norm_local_attention", "NormLocalAttention")
-            if is_local
-            else ("norm_linear_attention", "NormLinearAttention")
-        )
+        turned, is_local = options.get("positions") == "lrpe", "use_softmax" in theirs
+        kind = "Local" if is_local else "Linear"
         more = {"chunk_size": 4, "act_fun": "relu"} if is_local else {"has_out": True}
-        cls = part(root / "x_attention" / f"{form[0]}.py", f"class {form[1]}", None, **names)[form[1]]
+        path, part = f"{root}/x_attention/norm_{kind.lower()}_attention.py", (f"class Norm{kind}Attention", None)
+        cls = getattr(load(path, part=part, names=names), f"Norm{kind}Attention")
         public = cls(16, 2, causal=pattern == "CS", use_urpe=turned, **shared, **more, **theirs)
         for own in ("q_proj", "k_proj", "v_proj", "out_proj"):
             getattr(public, own).load_state_dict(getattr(ours, own).state_dict())
         if turned:
             put(public.urpe.theta, ours.rotary.theta)
             put(public.urpe.v, ours.rotary.direction)
-
-        def run(x: Tensor, key: Tensor | None = None, public: Any = public) -> Tensor:
-            x = x.transpose(0, 1)
-            key = x if key is None else key.transpose(0, 1)
-            return public(x, key, key)[0].transpose(0, 1)
-
-        lengths = (7, 9) if pattern == "NC" else (12,)
-        recorder.save(file, f"OpenNLPLab/fairseq-evo 38fa81f, {form[1]}", run, *lengths, faint=None)
+        run, lengths = sequence_first(projected(public)), (7, 9) if pattern == "NC" else (12,)
+        recorder.save(f"OpenNLPLab/fairseq-evo 38fa81f, {cls.__name__}", run, *lengths, case=case, faint=None)
 
 
 # --- state spaces ----------------------------------------------------------------------------------------------------
 
 
+S4 = "state-spaces/s4 e757cef, S4Block with the DPLR kernel"
+
+
 def s4_block(width: int, **options: Any) -> Any:
     module = load(
-        checkout("state-spaces/s4") / "models" / "s4" / "s4.py",
+        "state-spaces/s4/models/s4/s4.py",
         pytorch_lightning=SimpleNamespace(),
         pytorch_lightning__utilities=SimpleNamespace(rank_zero_only=lambda f: f),
     )
@@ -150,9 +136,8 @@ def make_s4() -> None:
     for pattern in ("NS", "CS"):
         recorder = Recorder("s4", pattern, 8, 1, state_size=16, perturbation=0.1)
         public = s4_block(8, bidirectional=pattern == "NS", disc="bilinear", l_max=None).eval()
-        kernel = public.layer.kernel
 
-        def run(x: Tensor, recorder: Any = recorder, public: Any = public, kernel: Any = kernel) -> Tensor:
+        def run(x: Tensor, recorder: Any = recorder, public: Any = public, kernel: Any = public.layer.kernel) -> Tensor:
             kernel.l_kernel.zero_()
             recorder.copy(kernel, "log_decay=A_real frequency=A_imag log_dt=inv_dt")
             conjugate = torch.tensor([1.0, -1.0])  # it has the other mode of each pair
@@ -162,28 +147,18 @@ def make_s4() -> None:
             put(public.layer.D, recorder.ours.skip)
             return recorder.ours.out_proj(public(x)[0])
 
-        reason = "without its last gate; the last map is torch's"
-        recorder.save(f"s4_{pattern.lower()}", S4, run, 17, reason=reason)
-
-
-S4 = "state-spaces/s4 e757cef, S4Block with the DPLR kernel"
-
-
-def make_start_of_s4() -> None:
-    modules = [s4_block(64, bidirectional=False).layer.kernel for _ in range(32)]
-    found = drawn(modules, "log_decay=A_real frequency=A_imag log_dt=inv_dt")
-    save_start("s4_start", S4, "s4", "CS", 64, 1, found, state_size=16)
+        recorder.save(
+            S4, run, 17, case=f"s4_{pattern.lower()}", reason="without its last gate; the last map is torch's"
+        )
+    names = "log_decay=A_real frequency=A_imag log_dt=inv_dt"
+    found = draws(lambda: s4_block(64, bidirectional=False).layer.kernel, names)
+    save_start(S4, "s4", "CS", 64, 1, found, state_size=16)
 
 
 def make_mamba3() -> None:
     """The module without its CUDA kernel, which the reference of its tests replaces."""
-    root = checkout("state-spaces/mamba")
-    step = part(
-        root / "tests" / "ops" / "triton" / "test_mamba3_siso.py",
-        "def mamba3_siso_step_ref",
-        "def mamba3_siso_fwd_ref",
-        **{"Optional": Optional, "Tuple": tuple, "repeat": repeat},
-    )["mamba3_siso_step_ref"]
+    part = "def mamba3_siso_step_ref", "def mamba3_siso_fwd_ref"
+    step = load("state-spaces/mamba/tests/ops/triton/test_mamba3_siso.py", part=part).mamba3_siso_step_ref
 
     class Norm(nn.Module):
         def __init__(self, width: int, eps: float, **_: Any) -> None:
@@ -196,12 +171,8 @@ def make_mamba3() -> None:
     def combined(**inputs: Any) -> Tensor:
         return step(**{name: x for name, x in inputs.items() if isinstance(x, Tensor)})[0]
 
-    module = part(
-        root / "mamba_ssm" / "modules" / "mamba3.py",
-        "class Mamba3",
-        None,
-        **{"rearrange": rearrange, "RMSNormGated": Norm, "mamba3_siso_combined": combined},
-    )["Mamba3"]
+    given = {"RMSNormGated": Norm, "mamba3_siso_combined": combined}
+    module = load("state-spaces/mamba/mamba_ssm/modules/mamba3.py", part=("class Mamba3", None), names=given).Mamba3
     recorder = Recorder("mamba3", "CS", state_size=12)
     with torch.no_grad():
         recorder.ours.rate_proj.weight[0] *= 30  # logits for which the rate is at its least
@@ -210,43 +181,36 @@ def make_mamba3() -> None:
     recorder.copy(public, "+".join(f"{name}_proj.weight" for name in names) + "=in_proj.weight")
     own = "step_proj.bias=dt_bias key_bias=B_bias query_bias=C_bias key_norm=B_norm.weight query_norm=C_norm.weight "
     recorder.copy(public, own + "skip=D out_proj")
-    source = "state-spaces/mamba 5235bdc, Mamba3"
-    reason = "CUDA kernel replaced by mamba3_siso_step_ref of its tests"
-    recorder.save("mamba3", source, public, 17, reason=reason)
-    modules = [module(64, d_state=12, headdim=2) for _ in range(32)]
-    start = of_input_map(modules, names, (128, 128, 12, 12, 64, 64, 64, 3))
-    start |= drawn(modules, "step_proj.bias=dt_bias out_proj.weight key_bias=B_bias query_bias=C_bias")
-    start |= drawn(modules, "key_norm=B_norm.weight skip=D")
-    save_start("mamba3_start", source, "mamba3", "CS", 64, 64, start, state_size=12)
+    source, reason = "state-spaces/mamba 5235bdc, Mamba3", "CUDA kernel replaced by mamba3_siso_step_ref of its tests"
+    recorder.save(source, public, 17, reason=reason)
+    own = "in_proj.weight step_proj.bias=dt_bias out_proj.weight key_bias=B_bias query_bias=C_bias "
+    found = draws(lambda: module(64, d_state=12, headdim=2), own + "key_norm=B_norm.weight skip=D")
+    start = of_input_map(found, names, (128, 128, 12, 12, 64, 64, 64, 3))
+    save_start(source, "mamba3", "CS", 64, 64, start, state_size=12)
 
 
-def of_input_map(modules: list[Any], names: Sequence[str], sizes: Sequence[int]) -> dict[str, list[Tensor]]:
-    """Return the parts of the input maps, by the names of our maps."""
-    split = [x.in_proj.weight.split(list(sizes)) for x in modules]
-    return {f"{name}_proj.weight": [x[i] for x in split] for i, name in enumerate(names)}
+def of_input_map(found: dict[str, list[Tensor]], names: Sequence[str], sizes: Sequence[int]) -> dict[str, list[Tensor]]:
+    """Put the parts of the input maps, by the names of our maps, in place of ``in_proj.weight``."""
+    split = [x.split(list(sizes)) for x in found.pop("in_proj.weight")]
+    return {f"{name}_proj.weight": [x[i] for x in split] for i, name in enumerate(names)} | found
 
 
 def make_start_of_ssd() -> None:
     """The initial parameters of Mamba-2."""
-    module = part(
-        checkout("state-spaces/mamba") / "mamba_ssm" / "modules" / "mamba2.py",
-        "class Mamba2",
-        None,
-        **{"PyTorchModelHubMixin": object, "RMSNormGated": nn.RMSNorm, "rearrange": rearrange},
-    )["Mamba2"]
-    modules = [module(64, d_state=12, headdim=2, rmsnorm=False) for _ in range(32)]
-    start = of_input_map(modules, ("gate", "v", "k", "q", "step"), (128, 128, 12, 12, 64))
-    start |= drawn(modules, "step_proj.bias=dt_bias log_rate=A_log skip=D out_proj.weight")
-    for name in ("weight", "bias"):
-        start[f"convolutions.value.{name}"] = [getattr(x.conv1d, name)[:128] for x in modules]
-    source = "state-spaces/mamba e9594ce, Mamba2"
-    save_start("ssd_start", source, "ssd", "CS", 64, 64, start, state_size=12)
+    given = {"PyTorchModelHubMixin": object, "RMSNormGated": nn.RMSNorm}
+    module = load("state-spaces/mamba/mamba_ssm/modules/mamba2.py", part=("class Mamba2", None), names=given).Mamba2
+    names = "in_proj.weight step_proj.bias=dt_bias log_rate=A_log skip=D out_proj.weight "
+    names += "convolutions.value.weight=conv1d.weight convolutions.value.bias=conv1d.bias"
+    found = draws(lambda: module(64, d_state=12, headdim=2, rmsnorm=False), names)
+    found |= {name: [x[:128] for x in drawn] for name, drawn in found.items() if name.startswith("convolutions")}
+    start = of_input_map(found, ("gate", "v", "k", "q", "step"), (128, 128, 12, 12, 64))
+    save_start("state-spaces/mamba e9594ce, Mamba2", "ssd", "CS", 64, 64, start, state_size=12)
 
 
 def make_mlstm() -> None:
     """The layer without its Triton kernels, which the native step of the same authors replaces."""
-    step = load(checkout("NX-AI/mlstm_kernels") / "mlstm_kernels" / "torch" / "recurrent" / "native_step.py")
-    parts = load(checkout("NX-AI/xlstm") / "xlstm" / "xlstm_large" / "components.py")
+    step = load("NX-AI/mlstm_kernels/mlstm_kernels/torch/recurrent/native_step.py")
+    parts = load("NX-AI/xlstm/xlstm/xlstm_large/components.py")
 
     class Backend(nn.Module):
         def __init__(self, config: Any) -> None:  # noqa: ARG002
@@ -265,24 +229,24 @@ def make_mlstm() -> None:
     names = {"mLSTMBackend": Backend, "mLSTMBackendConfig": SimpleNamespace, "mLSTMLayerStateType": Any}
     names |= {name: getattr(parts, name) for name in ("soft_cap", "MultiHeadLayerNorm")}
     names |= {"dataclass": dataclass, "field": field, "WeightModeType": str}
-    source = checkout("NX-AI/xlstm") / "xlstm" / "xlstm_large" / "model.py"
-    module = part(source, "@dataclass\nclass mLSTMLayerConfig", "\nclass mLSTMBlock", **names)
-    public = module["mLSTMLayer"](module["mLSTMLayerConfig"](16, 2))
+    part = "@dataclass\nclass mLSTMLayerConfig", "\nclass mLSTMBlock"
+    module = load("NX-AI/xlstm/xlstm/xlstm_large/model.py", part=part, names=names)
+    public = module.mLSTMLayer(module.mLSTMLayerConfig(16, 2))
     recorder = Recorder("mlstm", "CS")
     with torch.no_grad():
         recorder.ours.input_proj.bias += 9.0  # open gates, whose normalizer is above and below 1
     recorder.copy(public, "q_proj=q k_proj=k v_proj=v gate_proj=ogate_preact norm_weight=multihead_norm.weight")
     recorder.copy(public, "input_proj=igate_preact forget_proj=fgate_preact out_proj")
     reason = "kernel replaced by native_step of NX-AI/mlstm_kernels 39d3c61"
-    recorder.save("mlstm", "NX-AI/xlstm 032a6fb, mLSTMLayer of xlstm_large", public, 17, reason=reason)
+    recorder.save("NX-AI/xlstm 032a6fb, mLSTMLayer of xlstm_large", public, 17, reason=reason)
 
 
 # --- RWKV and the delta rule -----------------------------------------------------------------------------------------
 
 
 def make_rwkv7() -> None:
-    root = checkout("BlinkDL/RWKV-LM") / "RWKV-v7"
-    module = part(root / "rwkv_v7_numpy.py", "layer_norm = ", "def channel_mixing", N_HEAD=2, HEAD_SIZE=8)
+    part, sizes = ("layer_norm = ", "def channel_mixing"), {"N_HEAD": 2, "HEAD_SIZE": 8}
+    module = load("BlinkDL/RWKV-LM/RWKV-v7/rwkv_v7_numpy.py", part=part, names=sizes)
     recorder = Recorder("rwkv7", "CS", layer=(0, 4), decay_rank=3, rate_rank=4, gate_rank=5)
     ours = recorder.ours
     given = [*ours.mix, ours.decay, ours.bonus.flatten(), ours.decay_in, ours.decay_out, ours.rate_in, ours.rate_out]
@@ -296,13 +260,13 @@ def make_rwkv7() -> None:
         for row in x.detach().numpy():
             before, state, outputs = np.zeros(16), np.zeros((2, 8, 8)), []
             for token in row:
-                output, _, before, state = module["time_mixing"](token, None, before, state, params)
+                output, _, before, state = module.time_mixing(token, None, before, state, params)
                 outputs.append(output)
             rows.append(np.stack(outputs))
         return torch.from_numpy(np.stack(rows))
 
     source = "BlinkDL/RWKV-LM 524481d, RWKV-v7/rwkv_v7_numpy.py, time_mixing of a first layer, token by token"
-    recorder.save("rwkv7", source, run, 13, gradients=False, reason="numpy has no gradients")
+    recorder.save(source, run, 13, gradients=False, reason="numpy has no gradients")
 
 
 RWKV = {
@@ -322,41 +286,39 @@ def make_starts_of_rwkv() -> None:
     sizes = {"n_layer": 4, "n_embd": 64, "dim_att": 64, "head_size": 16, "head_size_a": 16, "head_size_divisor": 8}
     args = SimpleNamespace(**sizes, my_testing="", accelerator="cpu")
     for name, version, cls in (("rwkv6", "RWKV-v5", "x060"), ("rwkv7", "RWKV-v7/train_temp", "x070")):
-        path = checkout("BlinkDL/RWKV-LM") / version / "src" / "model.py"
-        layer = part(path, f"class RWKV_Tmix_{cls}(", "\n#####", MyModule=nn.Module, MyFunction=lambda f: f)
+        path, base = f"BlinkDL/RWKV-LM/{version}/src/model.py", {"MyModule": nn.Module, "MyFunction": lambda f: f}
+        layer = getattr(load(path, part=(f"class RWKV_Tmix_{cls}(", "\n#####"), names=base), f"RWKV_Tmix_{cls}")
         names = {"pl": SimpleNamespace(LightningModule=object), "os": os, "gc": gc}
-        draw = part(path, "class RWKV(", None, **names)["RWKV"].generate_init_weight
+        draw = load(path, part=("class RWKV(", None), names=names).RWKV.generate_init_weight
         found: dict[str, list[Tensor]] = defaultdict(list)
         public = [*pairs(f"{RWKV_SHARED} {RWKV[name]}"), *(("mix", mix) for mix in RWKV_MIXES[name])]
         for seed in range(32):
             torch.manual_seed(seed)
-            module = layer[f"RWKV_Tmix_{cls}"](args, 2)
+            module = layer(args, 2)
             state = {f"blocks.2.att.{key}": x for key, x in module.state_dict().items()}
             with contextlib.redirect_stdout(None), torch.no_grad():
                 state = draw(SimpleNamespace(args=args, state_dict=state.copy))
             for own, theirs in public:
                 found[own].append(state[f"blocks.2.att.{theirs}"])
         source = f"BlinkDL/RWKV-LM 524481d, {version}/src/model.py, RWKV_Tmix_{cls} and generate_init_weight"
-        save_start(f"{name}_start", source, name, "CS", 64, 4, found, layer=(2, 4))
+        save_start(source, name, "CS", 64, 4, found, layer=(2, 4))
 
 
 def start_gla_and_deltanet() -> None:
     """The initial parameters of GLA and DeltaNet, by the code of the time of the papers: commit 9ec376bb."""
-    layers = checkout("fla-org/flash-linear-attention") / "fla" / "layers"
     norm, present = lambda *_, **__: nn.Identity(), {"DeltaNet": None, "GatedLinearAttention": None}
-    present |= {"FusedRMSNormSwishGate": norm, "RMSNorm": norm, "ACT2FN": {"swish": F.silu}, "Optional": Any}
+    present |= {"FusedRMSNormSwishGate": norm, "RMSNorm": norm, "ACT2FN": {"swish": F.silu}}
     present["ShortConvolution"] = lambda width, size, **_: nn.Conv1d(width, width, size, groups=width, bias=False)
-    linears = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "out_proj": "o_proj"}
+    maps = "q_proj k_proj v_proj out_proj=o_proj "
     for name, file, public, others in (
-        ("gla", "gla", "GatedLinearAttention", {"decay_map.0": "gk_proj.0", "decay_map.1": "gk_proj.1"}),
-        ("deltanet", "delta_net", "DeltaNet", {"strength_proj": "b_proj"}),
+        ("gla", "gla", "GatedLinearAttention", "decay_map.0=gk_proj.0 decay_map.1=gk_proj.1 gate_proj=g_proj"),
+        ("deltanet", "delta_net", "DeltaNet", "strength_proj=b_proj "),
     ):
-        module = part(layers / f"{file}.py", f"class {public}", None, **present)[public]
-        modules = [module(hidden_size=64, num_heads=4).state_dict() for _ in range(32)]
-        names = linears | others | ({"gate_proj": "g_proj"} if name == "gla" else {})
-        names |= {f"convolutions.{x}": f"{x[0]}_conv1d" for x in ("query", "key", "value") if name == "deltanet"}
-        start = {f"{ours}.weight": [x[f"{theirs}.weight"] for x in modules] for ours, theirs in names.items()}
-        if name == "gla":
-            start["decay_map.1.bias"] = [x["gk_proj.1.bias"] for x in modules]
-        source = f"fla-org/flash-linear-attention 9ec376bb, layers.{file}.{public}"
-        save_start(f"{name}_start", source, name, "CS", 64, 4, start)
+        path = f"fla-org/flash-linear-attention/fla/layers/{file}.py"
+        module = getattr(load(path, part=(f"class {public}", None), names=present), public)
+        if name == "deltanet":
+            others += " ".join(f"convolutions.{x}={x[0]}_conv1d" for x in ("query", "key", "value"))
+        names = " ".join(f"{ours}.weight={theirs}.weight" for ours, theirs in pairs(maps + others))
+        names += " decay_map.1.bias=gk_proj.1.bias" if name == "gla" else ""
+        found = draws(partial(module, hidden_size=64, num_heads=4), names)
+        save_start(f"fla-org/flash-linear-attention 9ec376bb, layers.{file}.{public}", name, "CS", 64, 4, found)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tools.golden.record import FLOAT32, Recorder, find, pairs, put, save_start
+from tools.golden.record import FLOAT32, OURS, Recorder, find, pairs, put, save_start, sequence_first
 
 SOURCE = "transformers 5.23.0, "
 BERT = {"hidden_size": 16, "num_attention_heads": 2, "attention_probs_dropout_prob": 0.0}
@@ -29,7 +29,7 @@ def config(name: str, cls: str, **options: Any) -> Any:
 
 def make_fnet() -> None:
     public = model("fnet").FNetBasicFourierTransform(config("fnet", "FNetConfig"))
-    Recorder("fnet", "NS", 10, 1).save("fnet", SOURCE + "FNetBasicFourierTransform", public, 13)
+    Recorder("fnet", "NS", 10, 1).save(SOURCE + "FNetBasicFourierTransform", public, 13)
 
 
 def make_yoso_e() -> None:
@@ -38,7 +38,7 @@ def make_yoso_e() -> None:
     public = model("yoso").YosoSelfAttention(settings).eval()
     recorder.copy(public, QUERY_KEY_VALUE)
     run = lambda x: public(x, attention_mask=torch.zeros(x.shape[:2]))  # noqa: E731
-    recorder.save("yoso_e", SOURCE + "YosoSelfAttention with use_expectation", run, 13)
+    recorder.save(SOURCE + "YosoSelfAttention with use_expectation", run, 13)
 
 
 def make_ssd() -> None:
@@ -52,17 +52,16 @@ def make_ssd() -> None:
     convolutions = [recorder.ours.convolutions[name] for name in ("value", "key", "query")]
     put(public.conv1d.weight, torch.cat([x.weight.squeeze(2).flatten(1).mT for x in convolutions]))
     put(public.conv1d.bias, torch.cat([x.bias.flatten() for x in convolutions]))
-    recorder.save("ssd", SOURCE + "Mamba2Mixer", public, 17)
+    recorder.save(SOURCE + "Mamba2Mixer", public, 17)
 
 
 def make_start_of_mlstm() -> None:
     settings = config("xlstm", "xLSTMConfig", hidden_size=64, num_heads=4, num_hidden_layers=1, vocab_size=8)
     public = model("xlstm").xLSTMModel(settings).blocks[0].mlstm_layer
     gates = {"input_proj": public.igate_preact, "forget_proj": public.fgate_preact}
-    start = {
-        f"{name}.{part}": [getattr(gate, part)] * 32 for name, gate in gates.items() for part in ("weight", "bias")
-    }
-    save_start("mlstm_start", SOURCE + "xLSTMModel", "mlstm", "CS", 64, 4, start)
+    parts = [(f"{name}.{part}", getattr(gate, part)) for name, gate in gates.items() for part in ("weight", "bias")]
+    start = {name: [weights] * 32 for name, weights in parts}
+    save_start(SOURCE + "xLSTMModel", "mlstm", "CS", 64, 4, start)
 
 
 def make_mla() -> None:
@@ -101,7 +100,7 @@ def save_mla(recorder: Recorder, case: str, name: str, prefix: str, source: str,
         later = torch.full((len(x), 1, x.shape[1], x.shape[1]), -1e30).triu(1)
         return public(x, rotary(x, place), later)
 
-    recorder.save(case, SOURCE + source, run, 13 if ours.indexer is None else 19)
+    recorder.save(SOURCE + source, run, 13 if ours.indexer is None else 19, case=case)
 
 
 def make_bigbird() -> None:
@@ -124,7 +123,7 @@ def make_bigbird() -> None:
         return public(x, *masks, blocked, blocked)
 
     source = SOURCE + "BigBirdBlockSparseAttention in training"
-    recorder.save("bigbird", source, run, 48, batch=1, reason="given our table of random blocks")
+    recorder.save(source, run, 48, batch=1, reason="given our table of random blocks")
 
 
 def make_longformer() -> None:
@@ -140,7 +139,7 @@ def make_longformer() -> None:
         masks = {"attention_mask": marks, "is_index_masked": marks < 0, "is_index_global_attn": marks > 0}
         return public(x, **masks, is_global_attn=True)
 
-    recorder.save("longformer", SOURCE + "LongformerSelfAttention", run, 24, batch=1)
+    recorder.save(SOURCE + "LongformerSelfAttention", run, 24, batch=1)
 
 
 def make_sink() -> None:
@@ -157,11 +156,11 @@ def make_sink() -> None:
         return ours.out_proj(attention(holder, q, k, v, later, 0.5)[0].flatten(2))
 
     source = SOURCE + "eager_attention_forward of gpt-oss"
-    recorder.save("vanilla_sinks", source, run, 11, reason="projections are torch's")
+    recorder.save(source, run, 11, reason=OURS, case="vanilla_sinks")
 
 
 def make_funnel() -> None:
-    recorder = Recorder("funnel", "NS").without_biases("q_proj")
+    recorder = Recorder("funnel", "NS")
     options = {"d_model": 16, "n_head": 2, "d_head": 8, "block_sizes": [1, 1], "hidden_dropout": 0.0}
     options |= {"attention_dropout": 0.0, "truncate_seq": False, "attention_type": "relative_shift"}
     settings, module = config("funnel", "FunnelConfig", **options), model("funnel")
@@ -179,7 +178,7 @@ def make_funnel() -> None:
         return torch.cat([output[:, :1], rest], dim=1)[:, : x.shape[1]]
 
     reason = "without residual and norm; its output repeated for the tokens of a group"
-    recorder.save("funnel", SOURCE + "FunnelRelMultiheadAttention of a pooling block", run, 23, reason=reason)
+    recorder.save(SOURCE + "FunnelRelMultiheadAttention of a pooling block", run, 23, reason=reason)
 
 
 def make_xlnet() -> None:
@@ -192,12 +191,12 @@ def make_xlnet() -> None:
     public.layer_norm = nn.Identity()
     network = module.XLNetModel(settings)
 
-    def run(x: Tensor) -> Tensor:
-        positions = network.relative_positional_encoding(x.shape[1], x.shape[1], bsz=len(x))
-        h = x.transpose(0, 1)
-        return (public(h, None, None, None, positions, None)[0] - h).transpose(0, 1)
+    def run(h: Tensor) -> Tensor:
+        positions = network.relative_positional_encoding(len(h), len(h), bsz=h.shape[1])
+        return public(h, None, None, None, positions, None)[0] - h
 
-    recorder.save("transformer_xl_ns", SOURCE + "XLNetRelativeAttention without residual and norm", run, 13)
+    source = SOURCE + "XLNetRelativeAttention without residual and norm"
+    recorder.save(source, sequence_first(run), 13, case="transformer_xl_ns")
 
 
 def make_dsa() -> None:
@@ -221,7 +220,7 @@ def make_dsa() -> None:
         return recorder.around(core)(x)
 
     reason = "projections and softmax attention are torch's"
-    recorder.save("dsa", SOURCE + "DeepseekV32Indexer", run, 19, reason=reason)
+    recorder.save(SOURCE + "DeepseekV32Indexer", run, 19, reason=reason)
 
 
 SCORED = {"num_kv_heads": 2, "index_dim": 4, "positions": "rope", "qk_norm": True}
@@ -233,7 +232,6 @@ def make_msa() -> None:
     for file, sizes in (("dsa_msa", (4, 3, 1)), ("dsa_msa_no_local", (3, 2, 0))):
         options = dict(zip(("block_size", "top_k", "local_blocks"), sizes, strict=True))
         recorder = Recorder("dsa", "CS", 16, 4, scorer="msa", **SCORED, **options)
-        recorder.without_biases("q_proj", "k_proj", "v_proj", "out_proj")
         name, index = "minimax_m3_vl", ("index_block_size", "index_topk_blocks", "index_local_blocks")
         theirs = {"rotary_dim": 4, "index_n_heads": 2, "index_head_dim": 4, "layer_types": ["minimax_m3_sparse"]}
         theirs |= dict(zip(index, sizes, strict=True))
@@ -246,14 +244,13 @@ def make_msa() -> None:
         def run(x: Tensor, public: nn.Module = public) -> Any:
             return public(x, rotary(x.shape[1], 4), None, position_ids=torch.arange(x.shape[1])[None])
 
-        recorder.save(file, SOURCE + "MiniMaxM3VLAttention", run, 19)
+        recorder.save(SOURCE + "MiniMaxM3VLAttention", run, 19, case=file)
 
 
 def make_qsa() -> None:
     sizes = {"block_size": 3, "top_k": 2, "index_heads": 16, "output_gate": True}
     recorder = Recorder("dsa", "CS", 16, 4, scorer="qsa", **SCORED, **sizes)
-    recorder.without_biases("q_proj", "k_proj", "v_proj", "out_proj")
-    ours, name = recorder.ours, "qwen4_exp"
+    ours, name = recorder.without_biases("q_proj").ours, "qwen4_exp"
     theirs = {"indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 4, "indexer_budget": 6}
     theirs |= {"indexer_compress_ratio": 3, "layer_types": ["indexed_attention"], "attn_implementation": "sdpa"}
     rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}
@@ -270,7 +267,7 @@ def make_qsa() -> None:
         earlier = torch.ones(len(x), 1, x.shape[1], x.shape[1], dtype=torch.bool).tril()
         return public(x, [table.expand(len(x), -1, -1) for table in rotary(x.shape[1], 4)], earlier)
 
-    recorder.save("dsa_qsa", SOURCE + "Qwen4ExpTextAttention", run, 19)
+    recorder.save(SOURCE + "Qwen4ExpTextAttention", run, 19, case="dsa_qsa")
 
 
 def put_norms(recorder: Recorder, public: nn.Module, names: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.helpers.golden_numbers import FOLDER, Golden
-from tools.golden import record
+from tools.golden import __main__ as program, record
 
 
 @pytest.mark.slow
@@ -19,7 +19,7 @@ def test_a_case_is_recorded_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(record, "FOLDER", tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "argv", ["tools.golden", "transformers", str(tmp_path), "xlnet"])
-    record.main()
+    program.main()
     assert torch.get_default_dtype() is torch.float32
     made, stored = (Golden.read(folder / "transformer_xl.npz", case) for folder in (tmp_path, FOLDER))
     assert made.about == stored.about
