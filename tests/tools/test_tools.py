@@ -58,26 +58,3 @@ def test_a_bug_of_the_installed_release_is_replayed(monkeypatch: pytest.MonkeyPa
     [row] = pd.read_csv(table).to_dict("records")
     assert (row["result"], row["after_repair"]) == ("caught", "open")
     assert "padding left" in row["evidence"]
-
-
-@pytest.mark.parametrize(
-    ("release", "packages"),
-    [
-        ("5.9.0", ["transformers==5.9.0", "huggingface_hub==1.5.0", "tokenizers==0.22.2"]),
-        ("minGRU-pytorch==0.2.1", ["minGRU-pytorch==0.2.1"]),
-    ],
-)
-def test_a_release_is_installed_once_into_its_folder(
-    release: str, packages: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    ran: list[list[str]] = []
-
-    def installed(command: list[str], **_: object) -> None:
-        Path(command[8]).mkdir()
-        ran.append(command)
-
-    module = program("verification.replay_public_bugs", monkeypatch)
-    monkeypatch.setattr(module.subprocess, "run", installed)
-    assert [module.install(release, tmp_path) for _ in range(2)] == [tmp_path / release] * 2
-    [command] = ran
-    assert command[9:] == packages

@@ -15,7 +15,8 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,8 +25,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -35,11 +34,10 @@ from cab.config.compose import compose
 from cab.efficiency import gpu
 from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import Cost, write_costs
-from cab.efficiency.machine import Machine, seconds
+from cab.efficiency.machine import Machine
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import FUSED, AttentionSubject
 from cab.efficiency.third_party import find_implementations
-from cab.efficiency.workload import capture_graph
 from cab.errors import Preempted, first_line
 from cab.files.text_table import read_csv
 from cab.patterns import Pattern
@@ -54,18 +52,44 @@ from cab.spec import Spec
 from cab.verification.kernels import LENGTHS, MARGIN, Agreement, agreements
 from cab.verification.suite import subject_of
 from tools.gpu.supervisor import Row
-from tools.gpu.tuning import tune_quickly
 from tools.validity.rollout import DTYPES, ledger
 
 PAPER_VOCABULARY = 48520
 """Entries of the dictionary of PG-19."""
 
 
+CANDIDATES = 16
+"""Candidates of a Triton kernel that are compiled, evenly spaced in its list of up to 60, on all cores at once.
+
+Compiled one after another, they take minutes per attention. Each is timed for 20 ms.
+"""
+
+
+def _tune_quickly() -> None:
+    from triton.runtime._async_compile import AsyncCompileMode
+    from triton.runtime.autotuner import Autotuner
+    from triton.testing import do_bench
+
+    prune: Any = Autotuner.prune_configs
+
+    def prune_configs(tuner: Any, arguments: dict[str, Any]) -> Any:
+        candidates = list(prune(tuner, arguments))
+        candidates = candidates[:: math.ceil(len(candidates) / CANDIDATES)]
+        named = tuner.nargs | {name: value for name, value in arguments.items() if name != "warmup"}
+        with ThreadPoolExecutor() as cores, AsyncCompileMode(cores, ignore_errors=True):
+            for candidate in candidates:
+                tuner.fn.warmup(**named, **candidate.all_kwargs())
+        return candidates
+
+    Autotuner.prune_configs = prune_configs
+    Autotuner.do_bench = partial(do_bench, warmup=5, rep=20)
+
+
 def start(device: str) -> None:
     """Prepare the process."""
     if device == "cuda":
         if find_spec("triton") is not None:
-            tune_quickly()
+            _tune_quickly()
         gpu.POWER_SECONDS = 0.1  # every attention is measured in several tables
         torch.cuda.synchronize()
 
@@ -96,18 +120,12 @@ def machine(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
     return [{"fact": name, "value": str(value)} for name, value in facts.items()]
 
 
-def roofs(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
-    """Return measured rates: of copies and products, of launches, or of softmax attention by backend."""
-    measured = {"rates": _product_rates, "launches": _launches, "softmax": _softmax_rates}
-    rates: Iterable[tuple[str, float | None, str]] = measured[item](device)
-    return [{"rate": name, "value": value, "unit": unit} for name, value, unit in rates]
-
-
-def _product_rates(device: str) -> Iterator[tuple[str, float, str]]:
+def roofs(item: str, device: str, folder: Path) -> Iterator[Row]:  # noqa: ARG001
+    """Yield measured rates of copies and of products by precision."""
     rates = {precision: _rates(precision, device) for precision in ("bf16", "tf32", "float32")}
     for precision, measured in rates.items():
-        yield f"products, {precision}", measured["matmul_rate"] / 1e12, "TFLOP/s"
-    yield "copies", rates["float32"]["bandwidth"] / 1e9, "GB/s"
+        yield {"rate": f"products, {precision}", "value": measured["matmul_rate"] / 1e12, "unit": "TFLOP/s"}
+    yield {"rate": "copies", "value": rates["float32"]["bandwidth"] / 1e9, "unit": "GB/s"}
 
 
 def _rates(precision: str, device: str) -> dict[str, float]:
@@ -127,44 +145,6 @@ def _float32_products(precision: str) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision("highest")
-
-
-def _launches(device: str, count: int = 1000) -> Iterator[tuple[str, float, str]]:
-    """Yield the time per kernel of one element, launched one by one and as a graph."""
-    x = torch.zeros(1, device=device)
-
-    def call() -> None:
-        for _ in range(count):
-            x.add_(1)
-
-    for name, timed in (("launch", call), ("launch in a graph", capture_graph(call))):
-        timed()
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        timed()
-        torch.cuda.synchronize()
-        yield name, 1e6 * (time.perf_counter() - begin) / count, "us"
-
-
-BACKENDS = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "cuDNN": SDPBackend.CUDNN_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-}
-
-
-def _softmax_rates(device: str) -> Iterator[tuple[str, float | None, str]]:
-    batch, heads, length, width = (4, 8, 8192, 64) if device == "cuda" else (1, 1, 256, 64)
-    q, k, v = (torch.randn(batch, heads, length, width, device=device, dtype=torch.bfloat16) for _ in range(3))
-    operations = 2 * batch * heads * length**2 * width  # causal: half of the pairs
-    for name in BACKENDS if device == "cuda" else ("flash",):
-        with sdpa_kernel(BACKENDS[name]):
-            call = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
-            try:
-                call()
-                yield f"softmax, {name}", operations * 10 / seconds(call, 10, device) / 1e12, "TFLOP/s"
-            except RuntimeError as error:  # not available
-                yield f"softmax, {name}", None, first_line(error)
 
 
 # --- correctness ------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -84,89 +84,51 @@ class Mutation:
     pairs: tuple[Pair, ...]
 
 
-SWAPS: dict[type, type] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.FloorDiv,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-}
+EXCHANGED = ("Lt LtE", "Gt GtE", "Eq NotEq", "Is IsNot", "Add Sub", "Mult Div", "And Or", "BitAnd BitOr")
+SWAPS: dict[str, str] = dict(pair.split() for pair in EXCHANGED)
+SWAPS |= {after: before for before, after in SWAPS.items()} | {"FloorDiv": "Mult", "Mod": "FloorDiv"}
+KINDS = ("argument", "call", "choice", "comparison", "constant", "operator", "sign")
 
 
-def _comparison(node: ast.AST) -> ast.AST | None:
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
-        return ast.Compare(node.left, [SWAPS[type(node.ops[0])](), *node.ops[1:]], node.comparators)
+def changed(kind: str, node: ast.AST) -> ast.AST | None:
+    """Return a changed copy of an expression, or None if it has nothing of this kind."""
+
+    def swapped(operator: ast.AST) -> Any:
+        return getattr(ast, SWAPS[name])() if (name := type(operator).__name__) in SWAPS else None
+
+    match kind, node:
+        case "comparison", ast.Compare(left, [first, *rest], comparators) if new := swapped(first):
+            return ast.Compare(left, [new, *rest], comparators)
+        case "operator", ast.BinOp(left, operator, right) if new := swapped(operator):
+            return ast.BinOp(left, new, right)
+        case "operator", ast.BoolOp(operator, values):
+            return ast.BoolOp(swapped(operator), values)
+        case "constant", ast.Constant(bool(value)):
+            return ast.Constant(not value)
+        case "constant", ast.Constant(int(value)):
+            return ast.Constant(value + 1)
+        case "constant", ast.Constant(float(value) | complex(value)):
+            return ast.Constant(value * 1.5)
+        case "sign", ast.UnaryOp(_, operand):
+            return operand
+        case "call", ast.Call(ast.Attribute(ast.Name("torch" | "F" | "math" | "self"))):
+            return None
+        case "call", ast.Call(ast.Attribute(receiver)):  # x.exp() becomes x
+            return receiver
+        case "argument", ast.Call(function, arguments, [*named, _]):
+            return ast.Call(function, arguments, named)
+        case "choice", ast.IfExp(test, body, other):
+            return ast.IfExp(test, other, body)
     return None
-
-
-def _operator(node: ast.AST) -> ast.AST | None:
-    if isinstance(node, ast.BinOp) and type(node.op) in SWAPS:
-        return ast.BinOp(node.left, SWAPS[type(node.op)](), node.right)
-    if isinstance(node, ast.BoolOp):
-        return ast.BoolOp(SWAPS[type(node.op)](), node.values)
-    return None
-
-
-def _constant(node: ast.AST) -> ast.AST | None:
-    if not isinstance(node, ast.Constant) or isinstance(node.value, str | bytes | None | type(...)):
-        return None
-    value = node.value
-    return ast.Constant(not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else value * 1.5)
-
-
-def _sign(node: ast.AST) -> ast.AST | None:
-    return node.operand if isinstance(node, ast.UnaryOp) else None
-
-
-def _call(node: ast.AST) -> ast.AST | None:
-    """Leave out a call of a method: ``x.exp()`` becomes ``x``."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return None
-    receiver = node.func.value
-    return None if isinstance(receiver, ast.Name) and receiver.id in ("torch", "F", "math", "self") else receiver
-
-
-def _argument(node: ast.AST) -> ast.AST | None:
-    """Leave out the last named argument."""
-    return ast.Call(node.func, node.args, node.keywords[:-1]) if isinstance(node, ast.Call) and node.keywords else None
-
-
-def _choice(node: ast.AST) -> ast.AST | None:
-    """Exchange the branches of a conditional expression."""
-    return ast.IfExp(node.test, node.orelse, node.body) if isinstance(node, ast.IfExp) else None
-
-
-KINDS: dict[str, Callable[[ast.AST], ast.AST | None]] = {
-    "comparison": _comparison,
-    "operator": _operator,
-    "constant": _constant,
-    "sign": _sign,
-    "call": _call,
-    "argument": _argument,
-    "choice": _choice,
-}
 
 
 def draw(generator: random.Random, reached: Reached) -> Mutation:
     """Draw a mutation: a file, a kind, a place."""
     while True:
         file = generator.choice(sorted(reached))
-        kind = generator.choice(sorted(KINDS))
+        kind = generator.choice(KINDS)
         source = (ROOT / file).read_text(encoding="utf-8")
-        places = [(node, new) for node in _code(ast.parse(source)) if (new := KINDS[kind](node)) is not None]
+        places = [(node, new) for node in _code(ast.parse(source)) if (new := changed(kind, node)) is not None]
         places = [(node, new) for node, new in places if node.lineno in reached[file]]
         if places:
             node, new = generator.choice(places)

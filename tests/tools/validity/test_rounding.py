@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 
-from cab import UserError, build_attention
 from cab.analysis.subject import subject_of
-from tools.validity import rounding
 from tools.validity.rounding import BITS, bits_needed, rounded, rounded_scores, rounding_errors, untrained
 
 PROBE = ["task=probe", "dataset=recall", "backbone=mixer", "preset=smoke", "device=cpu"]
@@ -37,13 +32,6 @@ def test_counts_masks_zeros_and_infinite_values_stay_unchanged(number_format: st
     assert torch.equal(mixed, torch.tensor([[[float("-inf"), 127.0, 0.0, float("inf")]]]))
 
 
-def test_a_large_dynamic_range_is_lost_in_int8_only() -> None:
-    state = torch.tensor([[[1.0, 1e-3]]])
-    assert rounded(state, "int8")[0, 0, 1] == 0
-    assert error(state[..., 1:], "bfloat16") < 1e-5
-    assert 0 < (rounded(state, "fp8")[0, 0, 1] - 1e-3).abs() < 1e-4
-
-
 def test_every_head_of_every_sequence_has_its_own_scale() -> None:
     heads = torch.randn(2, 3, 4, 5)
     louder = heads * torch.tensor([1.0, 1e6, 1e-6])[:, None, None]
@@ -61,35 +49,6 @@ def test_errors_grow_in_a_sum_and_not_in_a_decaying_state() -> None:
     assert gated["bfloat16"][512] < 2 * gated["bfloat16"][64]
     assert bits_needed(linear) == 32
     assert bits_needed(gated) == 8
-
-
-def test_the_table_of_all_attentions_with_a_state_of_constant_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert {"linear", "gla", "local"} <= set(rounding.constant_state_attentions())
-    assert not {"vanilla", "none"} & set(rounding.constant_state_attentions())
-    monkeypatch.setattr(rounding, "constant_state_attentions", lambda: ["s4d", "gla"])
-    rounding.main(["--steps", "64", "--out", str(tmp_path)])
-    rows = list(csv.DictReader((tmp_path / "rounding.csv").read_text().splitlines()))
-    assert list(rows[0]) == ["attention", "format", "error_64", "state_bits"]
-    assert [(row["attention"], row["format"]) for row in rows] == [(n, f) for n in ("s4d", "gla") for f in BITS]
-    assert capsys.readouterr().out.splitlines()[0].split() == list(rows[0])
-
-
-def test_a_growing_state_and_too_few_steps_are_refused() -> None:
-    with pytest.raises(UserError, match="the decoding state of VanillaAttention grows"):
-        rounding_errors(build_attention("vanilla", pattern="CS", embed_dim=8, num_heads=2), rows=1, steps=64)
-    with pytest.raises(UserError, match="--steps must be at least 64, got 8"):
-        rounding_errors(untrained("linear"), rows=1, steps=8)
-
-
-def test_scores_of_a_network_that_decodes_token_by_token() -> None:
-    subject = subject_of([*PROBE, "attention=gla", "pattern=CS"])
-    scores = rounded_scores(subject)
-    assert list(scores) == ["float32", *BITS]
-    assert rounded_scores(subject_of([*PROBE, "attention=gla", "pattern=CS"])) == scores
-    with pytest.raises(UserError, match="state of pattern CS can be rounded, not that of NS"):
-        rounded_scores(subject_of([*PROBE, "attention=linear", "pattern=NS"]))
 
 
 def test_the_layers_decode_with_the_rounded_state(monkeypatch: pytest.MonkeyPatch) -> None:

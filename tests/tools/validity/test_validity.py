@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
 from pathlib import Path
 
@@ -56,35 +55,3 @@ def test_answers_on_series() -> None:
     assert rows[0].startswith("| `a` | 0.612 ± 0.006 | 0.510")
     assert "linear forecast? **Yes**." in validity.answer_series(series({**errors, ("vanilla", "NC"): 0.3}))[0]
     assert "linear forecast? **Mixed**." in validity.answer_series(series({**errors, ("vanilla", "NC"): 0.49}))[0]
-
-
-def test_answers_on_text() -> None:
-    """Softmax attention gains on repeated tokens, local on the others."""
-    losses = {"none": (5.0, 3.0, 6.0), "vanilla": (4.5, 1.5, 5.9), "local": (4.8, 2.9, 5.5)}
-    rows = [
-        (name, seed, *(2.718281828 ** (value + seed / 1000) for value in values))
-        for name, values in losses.items()
-        for seed in (1, 2, 3)
-    ]
-    table = pd.DataFrame(rows, columns=["attention", "seed", *validity.GROUPS])
-    names = ["vanilla", "local", *"abc"]
-    gains = {validity.LM: dict.fromkeys(names, 1.0), validity.RECALL: {}}
-    answer, lines = validity.answer_text(table, gains)
-    assert (
-        "repeated tokens? **Yes**: vanilla's gain is 1.500 nats per repeated token and 0.100 per other token" in answer
-    )
-    assert "as in the suite? **Undecided**" in answer
-    assert "softmax attention? **Yes**: the loss of `local` minus that of `vanilla` is +0.300" in answer
-    assert "+1.400 on repeated and -0.400 on other tokens" in answer
-    assert lines[0].startswith("| `vanilla` | 3 | 4.502 ± 0.001 |")
-
-
-def test_answers_on_table_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validity, "rank_test", functools.partial(validity.rank_test, draws=199))
-    names = list("abcdefghijkl")
-    rows = [("NS", "mlm", "roberta", name, float(place), float(place)) for place, name in enumerate(names)]
-    shared = pd.DataFrame(rows, columns=["pattern", "task", "backbone", "attention", "suite_k", "published"])
-    answer, lines = validity.answer_table3(shared)
-    assert answer.startswith("**Yes**: p = 0.005")
-    assert lines == ["| mlm roberta NS | 12 | 1.00 |"]
-    assert validity.answer_table3(shared.head(3))[0].startswith("**Undecided**")
