@@ -16,30 +16,17 @@ PITCH = (5.241877, 5.443406, 5.151037, 5.281128, 5.455693)
 durations; the zeros of the end token are ``TextToSpeechDataset.__getitem__``'s."""
 
 
-def utterances(*, as_fairseq: bool) -> Utterances:
+def test_pitch_and_energy_are_logarithms_of_means() -> None:
     rng = np.random.default_rng(0)
     wave = (0.1 * rng.standard_normal(20 * 256)).astype(np.float32)
     mel, _, energy = features(wave, as_fairseq=True)
     pitch = np.log(rng.uniform(80, 300, 21))
     only = Utterance("a", [5, END], [4, 5, 6, 7, 8], DURATIONS, 0, mel, pitch, energy)
     ones = np.ones(NUM_MELS, dtype=np.float32)
-    return Utterances([only], Scale((0 * ones, ones), (5.2, 0.3), (2.0, 0.5)), as_fairseq=as_fairseq)
-
-
-def test_pitch_and_energy_are_logarithms_of_means() -> None:
-    batch = utterances(as_fairseq=True).__getitems__([0])
+    scale = Scale((0 * ones, ones), (5.2, 0.3), (2.0, 0.5))
+    batch = Utterances([only], scale, as_fairseq=True).__getitems__([0])
     assert batch["energy"][0].tolist() == pytest.approx([*ENERGY, 0.0], abs=2e-4)
     assert batch["pitch"][0].tolist() == pytest.approx([*PITCH, 0.0], abs=1e-5)
     assert batch["durations"][0].tolist() == [*DURATIONS, 0]
     assert batch["aligned"][0].tolist() == [4, 5, 6, 7, 8, END]
     assert not batch["aligned_padding"].any()
-
-
-def test_frames_that_fill_no_group_are_left_out() -> None:
-    """``SpeechToTextDataset.pack_frames`` of 21 frames, 4 a step: 5 steps."""
-    data = utterances(as_fairseq=True)
-    [utterance] = data.utterances
-    assert len(utterance.mel) == 21
-    assert data.__getitems__([0])["frames"].shape == (1, 5, 4 * NUM_MELS)
-    assert len(data.grouped(utterance)) == 20
-    assert len(utterances(as_fairseq=False).grouped(utterance)) == 21

@@ -62,20 +62,13 @@ def patch() -> None:
     gdn2, comba = naive("gdn2.naive.naive_recurrent_gdn2"), naive("comba.naive.naive_chunk_comba")
     product = naive("gated_delta_product.naive.naive_recurrent_gated_delta_product")
 
-    def run_gla(q: Tensor, k: Tensor, v: Tensor, gk: Tensor, **_: Any) -> Any:
-        return gla(q, k, v, gk)
-
-    def run_delta(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, **_: Any) -> Any:
-        o, state = delta(*(x.transpose(1, 2) for x in (unit(q), unit(k), v, beta)))
-        return o.transpose(1, 2), state
+    def heads_first(kernel: Any, inputs: Any, *more: Any) -> Any:
+        output, state = kernel(*(x.transpose(1, 2) for x in inputs), *more)
+        return output.transpose(1, 2), state
 
     def run_gated(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **more: Any) -> Any:
         decay = -more["A_log"].exp() * F.softplus(g + more["dt_bias"])
         return gated(unit(q), unit(k), v, beta.sigmoid(), decay, output_final_state=True)
-
-    def run_rwkv6(r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor, scale: float, **_: Any) -> Any:
-        o, state = rwkv6(*(x.transpose(1, 2) for x in (r, k, v, w)), u, scale)
-        return o.transpose(1, 2), state
 
     def run_kda(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **more: Any) -> Any:
         rate, bias = more["A_log"], more["dt_bias"]
@@ -83,9 +76,6 @@ def patch() -> None:
         if more["lower_bound"] is not None:
             decay = bounded(g, rate, bias, more["lower_bound"], output_dtype=torch.float64)
         return kda(unit(q), unit(k), v, decay, beta.sigmoid() * (2 if more["allow_neg_eigval"] else 1))
-
-    def run_gdn2(q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, w: Tensor, **_: Any) -> Any:
-        return gdn2(unit(q), unit(k), v, g, b, w)
 
     def run_product(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, num_householder: int, **_: Any) -> Any:
         more = {"output_final_state": True, "num_householder": num_householder}
@@ -96,16 +86,24 @@ def patch() -> None:
         return comba(unit(q), unit(k), v, feedback * unit(k), g, beta, output_final_state=True)
 
     for name, kernel, function in (
-        ("gla", "fused_recurrent_gla", run_gla),
-        ("hgrn2", "fused_recurrent_gla", lambda q, **more: run_gla(q * q.shape[-1] ** 0.5, **more)),
-        ("delta_net", "fused_recurrent_delta_rule", run_delta),
+        ("gla", "fused_recurrent_gla", lambda q, k, v, gk, **_: gla(q, k, v, gk)),
+        ("hgrn2", "fused_recurrent_gla", lambda q, k, v, gk, **_: gla(q * q.shape[-1] ** 0.5, k, v, gk)),
+        (
+            "delta_net",
+            "fused_recurrent_delta_rule",
+            lambda q, k, v, beta, **_: heads_first(delta, (unit(q), unit(k), v, beta)),
+        ),
         ("gated_deltanet", "chunk_gated_delta_rule", run_gated),
-        ("rwkv6", "fused_recurrent_rwkv6", run_rwkv6),
+        (
+            "rwkv6",
+            "fused_recurrent_rwkv6",
+            lambda r, k, v, w, u, scale, **_: heads_first(rwkv6, (r, k, v, w), u, scale),
+        ),
         ("forgetting_attn", "parallel_forgetting_attn", lambda q, k, v, f, **_: forgetting(q, k, v, f)),
         ("comba", "chunk_comba", run_comba),
         ("gated_deltaproduct", "chunk_gated_delta_product", run_product),
         ("kda", "chunk_kda", run_kda),
-        ("gdn2", "chunk_gdn2", run_gdn2),
+        ("gdn2", "chunk_gdn2", lambda q, k, v, g, b, w, **_: gdn2(unit(q), unit(k), v, g, b, w)),
     ):
         setattr(importlib.import_module(f"fla.layers.{name}"), kernel, function)
     hgrn2 = importlib.import_module("fla.layers.hgrn2")
@@ -144,7 +142,7 @@ def save_initial(attention: str, place: str, names: str, heads: int = 64, head_d
     """Record the initial parameters of layers of width 64."""
     make = partial(layer, place, hidden_size=64, num_heads=heads, head_dim=head_dim, **theirs)
     options: dict[str, Any] = {"case": "kda_bounded_start", "decay": "bounded"} if "safe_gate" in theirs else {}
-    save_start(f"{SOURCE}layers.{place}", attention, "CS", 64, heads, draws(make, names), **options)
+    save_start(f"{SOURCE}layers.{place}", attention, "CS", 64, heads, statistics=draws(make, names), **options)
 
 
 def make_gla() -> None:

@@ -66,7 +66,8 @@ class Recorder:
         perturbation: float = 0.5,
         **options: Any,
     ) -> None:
-        self.about = about_of(attention, pattern, width, heads, layer, options)
+        sizes = {"embed_dim": width, "num_heads": heads, "layer": layer}
+        self.about = {"attention": attention, "pattern": pattern, **sizes, "options": options}
         torch.manual_seed(20)
         depth = {"layer_position": LayerPosition(*layer)} if layer else {}
         self.ours: Attention = build_attention(
@@ -262,33 +263,19 @@ def draws(make: Callable[[], Any], names: str) -> dict[str, list[Tensor]]:
 
 
 def save_start(
-    source: str,
-    attention: str,
-    pattern: str,
-    width: int,
-    heads: int,
-    statistics: Mapping[str, Iterable[Tensor]],
-    /,
-    *,
-    case: str = "",
-    layer: tuple[int, int] | None = None,
-    **options: Any,
+    source: str, attention: str, *sizes: Any, statistics: Mapping[str, Iterable[Tensor]], case: str = "", **options: Any
 ) -> None:
-    """Store quantiles of the public code's initial parameters, under our names, pooled over several draws."""
-    about = about_of(attention, pattern, width, heads, layer, options) | {"source": source}
+    """Store quantiles of the public code's initial parameters, under our names, pooled over several draws.
+
+    Sizes and options are those of :class:`Recorder`.
+    """
+    about = Recorder(attention, *sizes, **options).about | {"source": source}
     levels = torch.tensor(QUANTILES, dtype=torch.float64)
     arrays = {
         f"start.{name}": torch.cat([x.detach().flatten() for x in drawn]).double().quantile(levels)
         for name, drawn in statistics.items()
     }
     write(case or f"{attention}_start", arrays, about)
-
-
-def about_of(
-    attention: str, pattern: str, width: int, heads: int, layer: tuple[int, int] | None, options: dict[str, Any]
-) -> dict[str, Any]:
-    sizes = {"embed_dim": width, "num_heads": heads, "layer": layer}
-    return {"attention": attention, "pattern": pattern, **sizes, "options": options}
 
 
 def write(case: str, arrays: dict[str, Tensor], about: dict[str, Any]) -> None:

@@ -297,7 +297,7 @@ def make_luna() -> None:
         recorder.save(f"{source}{type(public).__name__} with P of ours", sequence_first(run), *lengths, case=case)
     names = "slots_q.weight=pq_proj.weight q_proj.weight k_proj.weight=pc_proj.weight slots_k.weight=c_proj.weight "
     found = draws(lambda: module.LunarMultiheadAttention(16, 2, 2), names + "out_proj.weight")
-    save_start(source + "LunarMultiheadAttention", "luna", "NC", 16, 2, found)
+    save_start(source + "LunarMultiheadAttention", "luna", "NC", 16, 2, statistics=found)
 
 
 def make_nsa() -> None:

@@ -51,7 +51,7 @@ def make_retention() -> None:
     recorder.save(source, run, 13, faint=None)
     names = "q_proj.weight k_proj.weight v_proj.weight gate_proj.weight=g_proj.weight out_proj.weight"
     found = draws(lambda: module.MultiScaleRetention(args, 16, 32, 2), names)
-    save_start(source, "retention", "CS", 16, 2, found)
+    save_start(source, "retention", "CS", 16, 2, statistics=found)
 
 
 def make_lightning() -> None:
@@ -152,7 +152,7 @@ def make_s4() -> None:
         )
     names = "log_decay=A_real frequency=A_imag log_dt=inv_dt"
     found = draws(lambda: s4_block(64, bidirectional=False).layer.kernel, names)
-    save_start(S4, "s4", "CS", 64, 1, found, state_size=16)
+    save_start(S4, "s4", "CS", 64, 1, statistics=found, state_size=16)
 
 
 def make_mamba3() -> None:
@@ -186,7 +186,7 @@ def make_mamba3() -> None:
     own = "in_proj.weight step_proj.bias=dt_bias out_proj.weight key_bias=B_bias query_bias=C_bias "
     found = draws(lambda: module(64, d_state=12, headdim=2), own + "key_norm=B_norm.weight skip=D")
     start = of_input_map(found, names, (128, 128, 12, 12, 64, 64, 64, 3))
-    save_start(source, "mamba3", "CS", 64, 64, start, state_size=12)
+    save_start(source, "mamba3", "CS", 64, 64, statistics=start, state_size=12)
 
 
 def of_input_map(found: dict[str, list[Tensor]], names: Sequence[str], sizes: Sequence[int]) -> dict[str, list[Tensor]]:
@@ -204,7 +204,7 @@ def make_start_of_ssd() -> None:
     found = draws(lambda: module(64, d_state=12, headdim=2, rmsnorm=False), names)
     found |= {name: [x[:128] for x in drawn] for name, drawn in found.items() if name.startswith("convolutions")}
     start = of_input_map(found, ("gate", "v", "k", "q", "step"), (128, 128, 12, 12, 64))
-    save_start("state-spaces/mamba e9594ce, Mamba2", "ssd", "CS", 64, 64, start, state_size=12)
+    save_start("state-spaces/mamba e9594ce, Mamba2", "ssd", "CS", 64, 64, statistics=start, state_size=12)
 
 
 def make_mlstm() -> None:
@@ -301,7 +301,7 @@ def make_starts_of_rwkv() -> None:
             for own, theirs in public:
                 found[own].append(state[f"blocks.2.att.{theirs}"])
         source = f"BlinkDL/RWKV-LM 524481d, {version}/src/model.py, RWKV_Tmix_{cls} and generate_init_weight"
-        save_start(source, name, "CS", 64, 4, found, layer=(2, 4))
+        save_start(source, name, "CS", 64, 4, statistics=found, layer=(2, 4))
 
 
 def start_gla_and_deltanet() -> None:
@@ -321,4 +321,6 @@ def start_gla_and_deltanet() -> None:
         names = " ".join(f"{ours}.weight={theirs}.weight" for ours, theirs in pairs(maps + others))
         names += " decay_map.1.bias=gk_proj.1.bias" if name == "gla" else ""
         found = draws(partial(module, hidden_size=64, num_heads=4), names)
-        save_start(f"fla-org/flash-linear-attention 9ec376bb, layers.{file}.{public}", name, "CS", 64, 4, found)
+        save_start(
+            f"fla-org/flash-linear-attention 9ec376bb, layers.{file}.{public}", name, "CS", 64, 4, statistics=found
+        )

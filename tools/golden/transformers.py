@@ -61,7 +61,7 @@ def make_start_of_mlstm() -> None:
     gates = {"input_proj": public.igate_preact, "forget_proj": public.fgate_preact}
     parts = [(f"{name}.{part}", getattr(gate, part)) for name, gate in gates.items() for part in ("weight", "bias")]
     start = {name: [weights] * 32 for name, weights in parts}
-    save_start(SOURCE + "xLSTMModel", "mlstm", "CS", 64, 4, start)
+    save_start(SOURCE + "xLSTMModel", "mlstm", "CS", 64, 4, statistics=start)
 
 
 def make_mla() -> None:

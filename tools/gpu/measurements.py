@@ -11,7 +11,6 @@ import dataclasses
 import gc
 import math
 import re
-import tempfile
 import time
 import warnings
 from collections import Counter
@@ -41,11 +40,12 @@ from cab.efficiency.third_party import find_implementations
 from cab.errors import Preempted, first_line
 from cab.files.text_table import read_csv
 from cab.patterns import Pattern
+from cab.recipe import matmul_precision
 from cab.registry.build import make_attention
+from cab.runner.calibration import train_first_steps
 from cab.runner.cell import Cell
-from cab.runner.engine import Run, StepObserver, find_engine, make_initial_backbone
+from cab.runner.engine import make_initial_backbone
 from cab.runner.evaluation import DeviceBatches
-from cab.runner.processes import Processes
 from cab.runner.provenance import hardware, revision, versions
 from cab.runner.run import run_cell
 from cab.spec import Spec
@@ -131,20 +131,10 @@ def roofs(item: str, device: str, folder: Path) -> Iterator[Row]:  # noqa: ARG00
 def _rates(precision: str, device: str) -> dict[str, float]:
     """Return the rates of :class:`Machine` in bf16, tf32 or float32."""
     sampled = Machine(Setting(device=device, dtype="bfloat16" if precision == "bf16" else "float32"))
-    with _float32_products("high" if precision == "tf32" else "highest"):
+    with matmul_precision("high" if precision == "tf32" else "highest"):
         for _ in range(3):
             sampled.sample()
     return sampled.rates()
-
-
-@contextlib.contextmanager
-def _float32_products(precision: str) -> Iterator[None]:
-    """Set the precision of products in float32 within the block: highest, or high for TF32."""
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision("highest")
 
 
 # --- correctness ------------------------------------------------------------------------------------------------------
@@ -345,8 +335,8 @@ def _cells(cost: Cost) -> dict[str, object]:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 TRAINED = {
-    "float32": ("trainer.precision=32-true",),
-    "tf32": ("trainer.precision=32-true",),
+    "float32": ("trainer.precision=32-true", "trainer.float32_matmul_precision=highest"),
+    "tf32": ("trainer.precision=32-true", "trainer.float32_matmul_precision=high"),
     "bf16": ("trainer.precision=bf16-mixed",),
     "compiled": ("trainer.precision=bf16-mixed", "trainer.compile=true"),
 }
@@ -362,8 +352,7 @@ def lm(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
     cell, steps = lm_cell(attention, TRAINED[precision], device), 20
     if device == "cpu":
         cell, steps = _cell(["task=lm", "pattern=CS", f"attention={attention}", "preset=smoke"], device), 4
-    with _float32_products("high" if precision == "tf32" else "highest"):
-        row = {"attention": attention, "precision": precision, **_train(cell, steps, device)}
+    row = {"attention": attention, "precision": precision, **_train(cell, steps, device)}
     rate = row.pop("FLOP") / row["ms per step"] / 1e9  # type: ignore[operator]
     peak = _rates({"compiled": "bf16"}.get(precision, precision), device)["matmul_rate"] / 1e12
     return [{**row, "TFLOP/s": rate, "of products": rate / peak}]
@@ -389,7 +378,8 @@ def tasks(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
 
 def _cell(overrides: Sequence[str], device: str) -> Cell:
     """Return the cell of a run on generated data, which are loaded."""
-    cell = Cell.from_config(compose([*overrides, "dataset=synthetic", f"device={device}"]))
+    never = "trainer.checkpoint_every=1000000"  # a checkpoint reads every weight
+    cell = Cell.from_config(compose([*overrides, "dataset=synthetic", f"device={device}", never]))
     cell.task.setup(None)
     return cell
 
@@ -415,25 +405,10 @@ def _train(cell: Cell, steps: int, device: str) -> dict[str, object]:
         if is_cuda and warm and step in (timed, steps):
             profiler.stop() if step == steps else profiler.start()
 
-    trainer = dataclasses.replace(
-        cell.config.trainer,
-        checkpoint_selection="last",
-        checkpoint_every=steps + 1,  # a checkpoint reads every weight
-        validate_every=None,
-        patience=None,
-        stop_at=None,
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        observed = Cell(dataclasses.replace(cell.config, trainer=trainer, results_dir=Path(folder)))
-        vars(observed)["task"] = cell.task  # whose data are loaded
-        engine, where = find_engine(cell.config.engine), torch.device(device)
-        run = Run(observed, "", engine, where, Processes(), observer=StepObserver(steps, note))
-        run.folder.mkdir()
-        backbone = make_initial_backbone(observed)
-        operations = _operations(observed, backbone, where) if warm else 0
-        backbone.to(where)
-        with run.open_files, _synchronizations(device) as found:
-            engine.train(run, backbone)
+    backbone = make_initial_backbone(cell)
+    operations = _operations(cell, backbone, torch.device(device)) if warm else 0
+    with _synchronizations(device) as found:
+        train_first_steps(cell, backbone, steps, note, device=cell.config.device)
     row: dict[str, object] = {"steps": steps}
     if warm:
         time_per_step = 1e3 * (marks[timed] - marks[warm]) / (timed - warm)

@@ -129,11 +129,6 @@ def _attention_names() -> list[str]:
     return [row["attention"] for row in rows_of("list", "attentions", "--csv")]
 
 
-def listed(kind: str) -> str:
-    """Return what `cab list KIND` prints."""
-    return _block(output("list", kind))
-
-
 def api(*names: str) -> str:
     """Return signature and summary of names that `cab` exports, and of their methods."""
     return "\n\n".join(_block("\n".join(_stub(name, getattr(cab, name))), "python") for name in names)
@@ -191,11 +186,6 @@ def example() -> str:
     return _block(code, "python")
 
 
-def paper_tables() -> str:
-    """Return the list of the published tables and figures."""
-    return _block(output("paper"))
-
-
 def hydra() -> str:
     """Return the table of Hydra's options that `cab run` replaces."""
     rows = [f"| {', '.join(f'`{name}`' for name in names)} | {text} |" for names, text in REPLACED.items()]
@@ -240,13 +230,10 @@ def rollout(device: str) -> str:
 
 
 PARTS: dict[str, Callable[..., str]] = {
-    "api": api,
-    "backends": backends,
-    "example": example,
-    "list": listed,
-    "options": options,
+    "list": lambda kind: _block(output("list", kind)),
+    "paper": lambda: _block(output("paper")),
+    **{function.__name__: function for function in (api, backends, example, hydra, options, rollout)},
 }
-PARTS |= {"hydra": hydra, "paper": paper_tables, "rollout": rollout}
 
 
 def notebook_page(path: Path) -> str:

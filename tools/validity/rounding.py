@@ -22,7 +22,6 @@ from torch import Tensor
 
 from cab.analysis.subject import Subject, subject_of as network_of
 from cab.attention import Attention, DecodeState
-from cab.errors import UserError
 from cab.padding import union
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS
@@ -78,11 +77,10 @@ def untrained(name: str) -> Attention:
 
 @torch.no_grad()
 def rounding_errors(attention: Attention, *, rows: int, steps: int) -> dict[str, dict[int, float]]:
-    """Return the relative error of the outputs for standard normal tokens (root mean square) by format and position."""
-    if not attention.has_constant_size_state:
-        raise UserError(f"the decoding state of {type(attention).__name__} grows; choose one with a constant size")
-    if steps < POSITIONS[0]:
-        raise UserError(f"--steps must be at least {POSITIONS[0]}, got {steps}")
+    """Return the relative error of the outputs for standard normal tokens (root mean square) by format and position.
+
+    The decoding state has a constant size.
+    """
     formats = (UNROUNDED, *BITS)
     positions = [position for position in POSITIONS if position <= steps]
     tokens = torch.randn(rows, positions[-1], attention.embed_dim, generator=torch.Generator().manual_seed(0))
@@ -113,9 +111,7 @@ def bits_needed(errors: dict[str, dict[int, float]]) -> int:
 
 
 def rounded_scores(subject: Subject) -> dict[str, dict[str, float]]:
-    """Return the scores of a network by format, when its attentions decode token by token; UserError unless CS."""
-    if subject.cell.config.pattern is not Pattern.CS:
-        raise UserError(f"the state of pattern CS can be rounded, not that of {subject.cell.config.pattern}")
+    """Return the scores of a network of pattern CS by format, when its attentions decode token by token."""
     batches: Any = DeviceBatches(torch.device("cpu"))
     scores = {}
     for number_format in (UNROUNDED, *BITS):

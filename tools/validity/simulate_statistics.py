@@ -20,7 +20,6 @@ from cab.results.retained import CEILING, Judged, by_cell, judged, points_of, su
 from cab.results.statistics import Verdict
 
 SEEDS = (3, 4, 5, 8)
-FALSE = (Verdict.BETTER, Verdict.WORSE)
 DRAWN = (3, 4, 5, 14)
 """Seeds of a learner that solves a cell by chance."""
 CHANCES = (0.95, 0.8, 0.5)

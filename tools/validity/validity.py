@@ -19,7 +19,7 @@ import pandas as pd
 
 from cab.patterns import pattern_rank
 from cab.records.files import PAPER_DIR, REFERENCE_DIRS
-from cab.records.record import Record, Status, records_in
+from cab.records.record import Status, records_in
 from cab.results.load import load_results
 from cab.results.normalization import NO_ATTENTION, population
 from cab.results.retained import by_cell, gains_table
@@ -103,18 +103,14 @@ def probes(gains: Mapping[Key, Mapping[str, float]]) -> pd.DataFrame:
     """Return the published accuracies of registered mixers, with K and the accuracy of the recall probe."""
     mad = pd.read_csv(PAPER_DIR / "mad.csv").groupby(["dataset", "mixer"], as_index=False)["accuracy"].mean()
     mqar = pd.read_csv(PAPER_DIR / "mqar.csv").query("length == 64 and pairs == 4 and width == 64")
+    recall = pd.read_csv(PROBES).query("pattern == 'CS' and dataset == 'recall' and pairs == 32 and embed_dim == 64")
     both = pd.concat([mad.assign(source="MAD"), mqar.assign(source="Zoology", dataset="mqar")])
     both["attention"] = both["mixer"].map(MIXERS)
     both = both.rename(columns={"accuracy": "published"})[["source", "dataset", "mixer", "attention", "published"]]
     return both.assign(
-        suite_k=both["attention"].map(gains[RECALL]), probe_accuracy=both["attention"].map(recall_probe())
+        suite_k=both["attention"].map(gains[RECALL]),
+        probe_accuracy=both["attention"].map(recall.set_index("attention")["accuracy"]),
     )
-
-
-def recall_probe() -> dict[str, float]:
-    """Return the accuracy of the probe recall in CS with 32 pairs at width 64."""
-    table = pd.read_csv(PROBES).query("pattern == 'CS' and dataset == 'recall' and pairs == 32 and embed_dim == 64")
-    return dict(zip(table["attention"], table["accuracy"], strict=True))
 
 
 def answer_probes(table: pd.DataFrame) -> tuple[str, list[str]]:
@@ -154,40 +150,23 @@ def _spearman(one: pd.Series, other: pd.Series) -> tuple[float, float]:
 
 
 def collect(folders: Iterable[Path]) -> None:
-    """Add the finished records in folders to series.csv and text.csv."""
+    """Add the finished records in folders to series.csv and text.csv; a run that is there already is replaced."""
     records = [record for folder in folders for _, record in records_in(folder, skipped=[])]
-    finished = [record for record in records if record.status is Status.FINISHED]
-    series = [
-        [
-            *(cell[name] for name in ("dataset", "pattern", "attention", "seed")),
-            *_values(record, "mse", "mae"),
-            record.baselines["ridge"]["mse"],
-            record.baselines["repeat_last_day"]["mse"],
+    for file, task, run in (
+        ("series.csv", "lstf", ["dataset", "pattern", "attention", "seed"]),
+        ("text.csv", "lm", ["attention", "seed"]),
+    ):
+        table = pd.read_csv(RESULTS / file, float_precision="round_trip")
+        rows = [
+            {**record.cell}
+            | {metric.name: metric.value for metric in record.metrics}
+            | {f"{name}_{metric}": x for name, own in record.baselines.items() for metric, x in own.items()}
+            for record in records
+            if record.status is Status.FINISHED and record.cell["task"] == task
         ]
-        for record in finished
-        if (cell := record.cell)["task"] == "lstf"
-    ]
-    run = ["dataset", "pattern", "attention", "seed"]
-    _add("series.csv", run, ["mse", "mae", "ridge_mse", "repeat_last_day_mse"], series)
-    text = [
-        [record.cell["attention"], record.cell["seed"], *_values(record, *GROUPS)]
-        for record in finished
-        if record.cell["task"] == "lm"
-    ]
-    _add("text.csv", ["attention", "seed"], list(GROUPS), text)
-
-
-def _values(record: Record, *names: str) -> list[float]:
-    values = {metric.name: metric.value for metric in record.metrics if metric.value is not None}
-    return [values[name] for name in names]
-
-
-def _add(name: str, run: list[str], values: list[str], rows: Sequence[Sequence[object]]) -> None:
-    """Add rows to a table; the columns ``run`` identify a row."""
-    if rows:
-        new = pd.DataFrame(rows, columns=[*run, *values])
-        table = pd.concat([pd.read_csv(RESULTS / name), new]).drop_duplicates(run, keep="last").sort_values(run)
-        table.to_csv(RESULTS / name, index=False, lineterminator="\n")
+        table = pd.concat([table, pd.DataFrame(rows, columns=table.columns)] if rows else [table])
+        table = table.drop_duplicates(run, keep="last").sort_values(run)
+        table.to_csv(RESULTS / file, index=False, lineterminator="\n")
 
 
 def answer_series(table: pd.DataFrame) -> tuple[str, list[str]]:
@@ -249,12 +228,9 @@ def answer_text(table: pd.DataFrame, gains: Mapping[Key, Mapping[str, float]]) -
     more = difference(Estimate.of(extra[NO_ATTENTION]), Estimate.of(extra["vanilla"]))
     window = _gap(losses, "local", "vanilla", "ppl")
     ranks, answers = [], []
-    for label, scores in _recall_scores(gains, k).items():
+    for label, scores in (("LM CS", gains[LM]), ("recall CS", gains[RECALL])):
         shared = [name for name in scores if name in k and name != NO_ATTENTION]
-        own, suite = (
-            {name: each(name) for name in shared} for each in (lambda name: k[name]["ppl_repeated"], scores.get)
-        )
-        rho, p_value = _spearman(pd.Series(own), pd.Series(suite))
+        rho, p_value = _spearman(pd.Series({x: k[x]["ppl_repeated"] for x in shared}), pd.Series(scores)[shared])
         answers.append(_ranked(rho, p_value, len(shared)))
         ranks.append(f"{label} {_number(rho)} (p = {_number(p_value)}, {len(shared)} attentions)")
     agree = answers[0] if len(set(answers)) == 1 else UNDECIDED
@@ -270,27 +246,6 @@ def answer_text(table: pd.DataFrame, gains: Mapping[Key, Mapping[str, float]]) -
         f"{_gap(losses, 'local', 'vanilla', 'ppl_other').value:+.3f} on other tokens.",
         rows,
     )
-
-
-def _recall_scores(gains: Mapping[Key, Mapping[str, float]], trained: Iterable[str]) -> dict[str, Mapping[str, float]]:
-    """Return the scores of the two causal cells; older results replace a cell that shares too few attentions."""
-    older = {"LM CS": ("LM with 16 names", older_lm), "recall CS": ("the recall probe", recall_probe)}
-    found: dict[str, Mapping[str, float]] = {}
-    for label, key in (("LM CS", LM), ("recall CS", RECALL)):
-        if len(set(gains[key]) & set(trained)) >= ENOUGH:
-            found[label] = gains[key]
-        else:
-            found[older[label][0]] = older[label][1]()
-    return found
-
-
-def older_lm() -> dict[str, float]:
-    """Return the negative mean log perplexity of the LM cell with 16 names, per attention."""
-    values: dict[str, list[float]] = {}
-    for _, record in records_in(REFERENCE_DIRS[1], skipped=[]):
-        if record.status is Status.FINISHED and record.cell["task"] == "lm":
-            values.setdefault(record.cell["attention"], []).append(-math.log(_values(record, "ppl")[0]))
-    return {name: statistics.fmean(values[name]) for name in population(values)}
 
 
 def _share(losses: Mapping[str, Mapping[str, Sequence[float]]], name: str, group: str) -> float:
@@ -326,11 +281,8 @@ def answers() -> str:
         ("1. Do attentions rank as in the paper's Table 3?", RANKS, answer_table3(shared)),
         ("2. Do attentions rank as in MAD and in MQAR?", PUBLISHED, answer_probes(published)),
     ]
-    for name, title, header, answer in (
-        ("series.csv", "3. Real time series", SERIES, answer_series),
-        ("text.csv", "4. Real text", TEXT, lambda table: answer_text(table, gains)),
-    ):
-        parts.append((title, header, answer(pd.read_csv(RESULTS / name))))
+    parts.append(("3. Real time series", SERIES, answer_series(pd.read_csv(RESULTS / "series.csv"))))
+    parts.append(("4. Real text", TEXT, answer_text(pd.read_csv(RESULTS / "text.csv"), gains)))
     pd.DataFrame([(title, text) for title, _, (text, _) in parts], columns=["question", "answer"]).to_csv(
         RESULTS / "answers.csv", index=False, lineterminator="\n"
     )

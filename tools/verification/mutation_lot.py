@@ -107,7 +107,7 @@ def changed(kind: str, node: ast.AST) -> ast.AST | None:
             return ast.Constant(not value)
         case "constant", ast.Constant(int(value)):
             return ast.Constant(value + 1)
-        case "constant", ast.Constant(float(value) | complex(value)):
+        case "constant", ast.Constant((float() | complex()) as value):
             return ast.Constant(value * 1.5)
         case "sign", ast.UnaryOp(_, operand):
             return operand

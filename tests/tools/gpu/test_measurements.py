@@ -64,9 +64,7 @@ def test_a_layer_is_checked(tmp_path: Path) -> None:
 
 
 def small_lm() -> Cell:
-    return measurements._cell(
-        ["task=lm", "pattern=CS", "attention=vanilla", "preset=smoke", "trainer.checkpoint_every=2"], "cpu"
-    )
+    return measurements._cell(["task=lm", "pattern=CS", "attention=vanilla", "preset=smoke"], "cpu")
 
 
 @pytest.mark.filterwarnings("ignore:called a synchronizing")
