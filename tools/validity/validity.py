@@ -230,7 +230,8 @@ def answer_text(table: pd.DataFrame, gains: Mapping[Key, Mapping[str, float]]) -
     ranks, answers = [], []
     for label, scores in (("LM CS", gains[LM]), ("recall CS", gains[RECALL])):
         shared = [name for name in scores if name in k and name != NO_ATTENTION]
-        rho, p_value = _spearman(pd.Series({x: k[x]["ppl_repeated"] for x in shared}), pd.Series(scores)[shared])
+        own, suite = {x: k[x]["ppl_repeated"] for x in shared}, {x: scores[x] for x in shared}
+        rho, p_value = _spearman(pd.Series(own), pd.Series(suite))
         answers.append(_ranked(rho, p_value, len(shared)))
         ranks.append(f"{label} {_number(rho)} (p = {_number(p_value)}, {len(shared)} attentions)")
     agree = answers[0] if len(set(answers)) == 1 else UNDECIDED

@@ -27,5 +27,10 @@ def test_missing_scores_are_left_out() -> None:
 def test_cells_with_the_same_scores_are_no_further_evidence() -> None:
     """The attentions are permuted with all their cells."""
     x, y = np.random.default_rng(2).standard_normal((2, 6))
-    one, two = ({"NS": tuple(pd.DataFrame(dict.fromkeys(cells, each)) for each in (x, y))} for cells in ("a", "ab"))
-    assert rank_test(two, draws=199) == (2 * rank_test(one, draws=199)[0], rank_test(one, draws=199)[1])
+
+    def tested(cells: str) -> tuple[float, float]:
+        one, other = (pd.DataFrame(dict.fromkeys(cells, each)) for each in (x, y))
+        return rank_test({"NS": (one, other)}, draws=199)
+
+    covariance, p_value = tested("a")
+    assert tested("ab") == (2 * covariance, p_value)
