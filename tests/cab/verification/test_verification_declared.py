@@ -12,15 +12,10 @@ from cab import Pattern
 from cab.verification import verify_attention
 from cab.verification.subject import Subject
 from cab.verification.suite import headline
-from tests.helpers.verification import broken_causal, sound
-from tests.helpers.verification.mutations import failures
+from tests.helpers.verification import broken_decoding, sound  # noqa: F401
+from tests.helpers.verification.mutations import PLANTED, failures, variant
 
-
-class Exits(sound.PlainAverage):
-    def forward(self, query, **masks):
-        if query.shape[1] % 64:
-            sys.exit(0)
-        return super().forward(query, **masks)
+FORGOTTEN_MASK = PLANTED["forgotten_mask"]
 
 
 class UnprintableError(Exception):
@@ -28,11 +23,8 @@ class UnprintableError(Exception):
         raise ValueError
 
 
-class RaisesUnprintable(sound.PlainAverage):
-    def forward(self, query, **masks):
-        if query.shape[1] % 64:
-            raise UnprintableError
-        return super().forward(query, **masks)
+def raises(error):
+    raise error
 
 
 class LateFailure(sound.PlainAverage):
@@ -44,28 +36,20 @@ class LateFailure(sound.PlainAverage):
             raise RuntimeError("no dropout")
 
 
-class Window(nn.Module):
-    """Causal mean over a window, and what it declares."""
+EXITS = variant(sound.PlainAverage, forward=lambda c: sys.exit(0) if c.n % 64 else c.result)
+UNPRINTABLE = variant(sound.PlainAverage, forward=lambda c: raises(UnprintableError()) if c.n % 64 else c.result)
 
-    width, max_token_distance = 4, 3
 
+class Valued(nn.Module):
     def __init__(self, embed_dim):
         super().__init__()
         self.value = nn.Linear(embed_dim, embed_dim)
 
-    def forward(self, query, **_masks):
-        padded = nn.functional.pad(self.value(query), (0, 0, self.width - 1, 0))
-        return padded.unfold(1, self.width, 1).mean(-1)
 
-
-class Skips(nn.Module):
+class Skips(Valued):
     """Causal mean over the tokens at the distances from ``first`` to ``last``, and over the token itself."""
 
-    first, last = 2, 10**9
-
-    def __init__(self, embed_dim):
-        super().__init__()
-        self.value = nn.Linear(embed_dim, embed_dim)
+    first, last = 0, 3
 
     def forward(self, query):
         n = query.shape[1]
@@ -74,14 +58,10 @@ class Skips(nn.Module):
         return read / read.sum(-1, keepdim=True) @ self.value(query)
 
 
-class CutSource(nn.Module):
+class CutSource(Valued):
     """Mean over the source, of which the tokens from ``end`` on are lost."""
 
     end = 450
-
-    def __init__(self, embed_dim):
-        super().__init__()
-        self.value = nn.Linear(embed_dim, embed_dim)
 
     def forward(self, query, key, value):
         return query + self.value(value[:, : self.end]).mean(1, keepdim=True) + key[:, : self.end].mean(1, keepdim=True)
@@ -93,36 +73,7 @@ class Frozen(sound.PlainAverage):
         self.table = nn.Parameter(torch.zeros(3, 3), requires_grad=False)
 
 
-class RightOnly(sound.PlainAverage):
-    """Refuses padding that it does not support."""
-
-    padding_layouts = ("right",)
-
-    def forward(self, query, **masks):
-        assert all((mask[:, 1:] >= mask[:, :-1]).all() for mask in masks.values())
-        return super().forward(query, **masks)
-
-
-class MaskForgottenInSingleRows(sound.PlainAverage):
-    """As published: the mask is applied only to batches of more than one row."""
-
-    def forward(self, query, **masks):
-        return super().forward(query) if len(query) == 1 else super().forward(query, **masks)
-
-
-class CoarseState(sound.CachedAverage):
-    """Keeps its state in bfloat16."""
-
-    def step(self, token, state, **mask):
-        output, state = super().step(token, state, **mask)
-        return output, {name: _coarse(x) for name, x in state.items()}
-
-
-def _coarse(x):
-    return x.bfloat16().to(x.dtype) if x.is_floating_point() else x
-
-
-@pytest.mark.parametrize("cls", [Exits, RaisesUnprintable, LateFailure])
+@pytest.mark.parametrize("cls", [EXITS, UNPRINTABLE, LateFailure])
 def test_module_that_raises_fails_checks_and_nothing_else(cls):
     results = verify_attention(cls, "CS", checks=["causality", "padding", "decoding", "dropout"], quick=True)
     failed = [result for result in results if not result.passed]
@@ -130,41 +81,35 @@ def test_module_that_raises_fails_checks_and_nothing_else(cls):
     assert all(result.detail.startswith("raised ") and result.error for result in failed)
 
 
-def test_causal_leak_is_the_headline_before_its_consequences():
-    checks = ["lookahead_gradient", "padded_right", "decode_steps"]
-    results = verify_attention(broken_causal.forgotten_mask, "CS", checks=checks, quick=True)
-    assert headline(results).startswith("ForgottenMask CS: causal leak: output ")
-    assert headline([result for result in results if result.passed]) == ""
+def test_a_leak_is_the_headline_and_no_declaration_is_suggested_for_its_consequences():
+    checks = ["lookahead_gradient", "decode_steps", "autocast_lookahead"]
+    results = verify_attention(FORGOTTEN_MASK, "CS", checks=checks, quick=True)
+    assert not any(result.passed for result in results)
+    assert "declare" not in " ".join(result.detail for result in results)
+    assert headline(results).startswith("forgotten_mask CS: causal leak: output ")
+    assert "declare" not in failures(FORGOTTEN_MASK, "CS", ["decode_steps"])["decode_steps"]
 
 
-def test_no_declaration_is_suggested_for_the_consequences_of_a_leak():
-    cls = broken_causal.forgotten_mask
-    assert "declare" not in failures(cls, "CS", ["decode_steps"])["decode_steps"]
-    failed = failures(cls, "CS", ["lookahead_gradient", "decode_steps", "autocast_lookahead"])
-    assert set(failed) == {"lookahead_gradient", "decode_steps", "autocast_lookahead"}
-    assert "declare" not in " ".join(failed.values())
+def test_declared_distance_is_exact():
+    assert failures(variant(Skips, max_token_distance=3), "CS", ["token_distance"]) == {}
+    messages = {4: "; if intended, declare `max_token_distance`", 2: "no output depends on a token at distance 3"}
+    for last, message in messages.items():
+        cls = variant(Skips, max_token_distance=3, last=last)
+        assert message in failures(cls, "CS", ["token_distance"])["token_distance"]
 
 
-def test_declared_distance_is_exact(monkeypatch):
-    assert failures(Window, "CS", ["token_distance"]) == {}
-    messages = {5: "; if intended, declare `max_token_distance`", 3: "no output depends on a token at distance 3"}
-    for width, message in messages.items():
-        monkeypatch.setattr(Window, "width", width)
-        assert message in failures(Window, "CS", ["token_distance"])["token_distance"]
-
-
-@pytest.mark.parametrize(("first", "last", "is_offered"), [(2, 10**9, False), (1, 40, True)])
-def test_a_selection_is_suggested_only_if_most_tokens_are_left_out(monkeypatch, first, last, is_offered):
-    monkeypatch.setattr(Skips, "first", first)
-    monkeypatch.setattr(Skips, "last", last)
-    detail = failures(Skips, "CS", ["context_map"])["context_map"]
-    assert ("declare `selects_tokens`" in detail) == is_offered
-
-
-@pytest.mark.parametrize(("end", "is_offered"), [(450, False), (150, True)])
-def test_a_selection_is_not_suggested_for_the_end_of_a_source(monkeypatch, end, is_offered):
-    monkeypatch.setattr(CutSource, "end", end)
-    detail = failures(CutSource, "NC", ["source_map"])["source_map"]
+@pytest.mark.parametrize(
+    ("cls", "check", "is_offered"),
+    [
+        (variant(Skips, first=2, last=10**9), "context_map", False),
+        (variant(Skips, first=1, last=40), "context_map", True),
+        (CutSource, "source_map", False),
+        (variant(CutSource, end=150), "source_map", True),
+    ],
+)
+def test_a_selection_is_suggested_only_if_most_tokens_are_left_out(cls, check, is_offered):
+    """Not for the end of a source."""
+    detail = failures(cls, "CS" if check == "context_map" else "NC", [check])[check]
     assert ("declare `selects_tokens`" in detail) == is_offered
 
 
@@ -174,36 +119,46 @@ def test_frozen_parameters_are_left_alone():
 
 
 def test_only_declared_padding_layouts_are_checked():
-    assert failures(RightOnly, "CS", ["padding"]) == {}
-    names = {result.check for result in verify_attention(RightOnly, "CS", checks=["padding"], quick=True)}
-    assert {name for name in names if name.endswith(("left", "inside", "row"))} == set()
-    assert {"padded_right", "padding_gradient_right"} <= names
+    cls = variant(sound.PlainAverage, padding_layouts=("right",), forward=refuses_other_padding)
+    results = {result.check: result.passed for result in verify_attention(cls, "CS", checks=["padding"], quick=True)}
+    assert all(results.values())
+    assert not [name for name in results if name.endswith(("left", "inside", "row"))]
+    assert {"padded_right", "padding_gradient_right"} <= results.keys()
+
+
+def refuses_other_padding(call):
+    masks = (call.query_padding_mask, call.key_padding_mask)
+    assert all(mask is None or (mask[:, 1:] >= mask[:, :-1]).all() for mask in masks)
+    return call.result
 
 
 def test_padding_of_prompts_alone():
-    class Declares(sound.CachedAverage):
-        prompt_padding_layouts = ("left",)
-
-    results = verify_attention(Declares, "CS", checks=["decoding"], quick=True)
+    cls = variant(sound.CachedAverage, prompt_padding_layouts=("left",))
+    results = verify_attention(cls, "CS", checks=["decoding"], quick=True)
     padded = [result for result in results if result.check.startswith("decode_padded")]
     assert [(result.check, result.passed) for result in padded] == [("decode_padded_left", True)]
 
 
 def test_padded_batch_of_one():
-    failed = failures(MaskForgottenInSingleRows, "NS", ["padding"])
+    """As published: the mask is applied only to batches of more than one row."""
+
+    def forgets(call):
+        return call.but(query_padding_mask=None, key_padding_mask=None) if len(call.query) == 1 else call.result
+
+    failed = failures(variant(sound.PlainAverage, forward=forgets), "NS", ["padding"])
     assert {"padded_right", "padded_left", "padded_inside"} <= set(failed)
     assert "as a batch of one" in failed["padded_left"]
 
 
-def test_declared_tolerance_of_decoding(monkeypatch):
-    assert "declare `decode_tolerance`" in failures(CoarseState, "CS", ["decode_steps"])["decode_steps"]
-    monkeypatch.setattr(CoarseState, "decode_tolerance", 0.1, raising=False)
-    assert failures(CoarseState, "CS", ["decode_steps"]) == {}
+def test_declared_tolerance_of_decoding():
+    coarse = variant(
+        sound.CachedAverage,
+        step=lambda c: (c.output, {name: x.bfloat16().to(x.dtype) for name, x in c.new.items()}),
+    )
+    assert "declare `decode_tolerance`" in failures(coarse, "CS", ["decode_steps"])["decode_steps"]
+    assert failures(variant(coarse, decode_tolerance=0.1), "CS", ["decode_steps"]) == {}
 
 
 def test_finite_poison_for_foreign_modules():
-    class Foreign(sound.PlainAverage):
-        def forward(self, query, **masks):
-            return super().forward(query, **masks) + 0.0 * query.sum(1, keepdim=True)
-
-    assert failures(Foreign, "NS", ["padding_poison_right"]) == {}
+    foreign = variant(sound.PlainAverage, forward=lambda c: c.result + 0.0 * c.query.sum(1, keepdim=True))
+    assert failures(foreign, "NS", ["padding_poison_right"]) == {}

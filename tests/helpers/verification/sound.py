@@ -31,13 +31,6 @@ class PlainAverage(nn.Module):
         return (values.sum(1, keepdim=True) / weights.sum(1).clamp_min(1.0)[:, None, None]).expand_as(values)
 
 
-class Normalized(PlainAverage):
-    """A block that adds little to its input, and whose outputs have a constant sum."""
-
-    def forward(self, query, **masks):
-        return F.layer_norm(query + 0.1 * super().forward(query, **masks), query.shape[-1:])
-
-
 class PlainCross(nn.Module):
     """Cross attention in one head, with masks as PyTorch's own modules take them; any options in its constructor."""
 
@@ -146,19 +139,11 @@ class Structure:
     weights: torch.Tensor | None = None
 
 
-class Named(TokensFirst):
-    """The mean of tokens [B, N, D], in a named tuple."""
+class Contained(TokensFirst):
+    """The mean of tokens [B, N, D], in a container, of which the first value is the output."""
 
     batch_first = True
     container = Outputs
 
     def forward(self, x):
-        return self.container(super().forward(x.transpose(0, 1)).transpose(0, 1))
-
-
-class Dict(Named):
-    container = staticmethod(lambda x: {"output": x, "weights": None})
-
-
-class Structured(Named):
-    container = Structure
+        return self.container(output=super().forward(x.transpose(0, 1)).transpose(0, 1), weights=None)
