@@ -65,36 +65,32 @@ def hooked(name, defect):
     return lambda m: m.get_submodule(name).register_forward_hook(lambda _module, _inputs, x: defect(x))
 
 
-NORM = "layers.1.norm (LayerNorm)"
-IN_NORM = {
-    "next token": ("lookahead_perturbation", lambda x: x + x.roll(-1, 1)),
-    "length": ("lookahead_length", lambda x: x * (1 + x.shape[1])),
-    "mean of rows": ("rows_independent", lambda x: x - 0.5 * x.mean(0)),
-    "rounded with rows": ("rows_independent", lambda x: (x / x.abs().amax() * 31).round() * x.abs().amax() / 31),
-    "sum over padding": ("padded_left", lambda x: x + x.cumsum(1) / 9),
-    "sum of earlier outputs": ("eval_repeatable", Sum()),
-    "noise": ("eval_repeatable", lambda x: x + 0.05 * torch.randn_like(x)),
-}
-DEFECTS = [(Model, check, hooked("layers.1.norm", defect), NORM) for check, defect in IN_NORM.values()]
-DEFECTS += [
-    (
-        Model,
-        "lookahead_perturbation",
-        lambda m: setattr(m.layers[0], "between", lambda x: x + x.roll(-1, 1)),
-        "layers.0 (Layer), between norm and out",
-    ),
-    (
-        ATTENTIONS.get("linear").cls,
-        "decode_steps",
-        hooked("out_proj", lambda x: x * (2 if x.shape[-2] == 1 else 1)),
-        "out_proj (Linear)",
-    ),
+IN_NORM = [
+    ("lookahead_perturbation", lambda x: x + x.roll(-1, 1)),
+    ("lookahead_length", lambda x: x * (1 + x.shape[1])),
+    ("rows_independent", lambda x: x - 0.5 * x.mean(0)),
+    ("rows_independent", lambda x: (x / x.abs().amax() * 31).round() * x.abs().amax() / 31),
+    ("padded_left", lambda x: x + x.cumsum(1) / 9),
+    ("eval_repeatable", Sum()),
+    ("eval_repeatable", lambda x: x + 0.05 * torch.randn_like(x)),
 ]
 
 
-@pytest.mark.parametrize(("base", "check", "plant", "place"), DEFECTS, ids=[*IN_NORM, "between", "single tokens"])
+def between(model):
+    model.layers[0].between = lambda x: x + x.roll(-1, 1)
+
+
+DOUBLES_STEPS = hooked("out_proj", lambda x: x * (2 if x.shape[-2] == 1 else 1))
+DEFECTS = [
+    *((Model, check, hooked("layers.1.norm", defect), "layers.1.norm (LayerNorm)") for check, defect in IN_NORM),
+    (Model, "lookahead_perturbation", between, "layers.0 (Layer), between norm and out"),
+    (ATTENTIONS.get("linear").cls, "decode_steps", DOUBLES_STEPS, "out_proj (Linear)"),
+]
+
+
+@pytest.mark.parametrize(("base", "check", "plant", "place"), DEFECTS)
 def test_a_defect_in_a_submodule_is_named(base, check, plant, place):
-    cls = variant(base, __init__=lambda c: nothing(c.result, plant(c.module)))
+    cls = variant(base, __init__=lambda c: nothing(c.y, plant(c.module)))
     [result] = verify_attention(cls, "CS", checks=[check], quick=True)
     assert not result.passed
     assert result.guilty == place

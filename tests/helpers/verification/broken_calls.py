@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import random
@@ -13,22 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.helpers.verification.mutations import (
-    MEDIUM,
-    Weighted,
-    by_hand,
-    during,
-    hooked,
-    kept,
-    nothing,
-    on,
-    parameter,
-    plant,
-    without_grad,
-)
+from tests.helpers.verification.mutations import MEDIUM, Weighted, by_hand, hooked, nothing, on, parameter, plant
 from tests.helpers.verification.sound_learning import Gated
-
-# --- modes and randomness ----------------------------------------------------------------------------------------
 
 
 def lost_between_threads(call):
@@ -41,33 +26,21 @@ def table(size):
 
 
 plant(
-    dropout_in_evaluation=on("NS: eval_repeatable", weights=lambda c: F.dropout(c.result, c.dropout)),
+    dropout_in_evaluation=on("NS: eval_repeatable", weights=lambda c: F.dropout(c.y, c.dropout)),
     random_beyond_800=on(
-        "NS: eval_repeatable",
-        long=MEDIUM,
-        value=lambda c: c.value * (torch.rand(c.m, 1) > 0.1) if c.m > 800 else c.value,
+        "NS: eval_repeatable", long=MEDIUM, value=lambda c: c.v * (torch.rand(c.m, 1) > 0.1) if c.m > 800 else c.v
     ),
     number_of_another_generator=on(
-        "NS: same_seed", weights=lambda c: c.result * (random.uniform(0.9, 1.1) if c.training else 1.0)
+        "NS: same_seed", weights=lambda c: c.y * (random.uniform(0.9, 1.1) if c.training else 1.0)
     ),
-    scaled_in_evaluation=on("NS: training_is_evaluation", query=lambda c: c.query * (1.0 if c.training else 1.01)),
-    scales_where_it_drops=on(
-        "CS: training_is_evaluation", weights=lambda c: c.result * (0.9 if c.weight_dropout else 1.0)
-    ),
+    scaled_in_evaluation=on("NS: training_is_evaluation", query=lambda c: c.q * (1.0 if c.training else 1.01)),
+    scales_where_it_drops=on("CS: training_is_evaluation", weights=lambda c: c.y * (0.9 if c.weight_dropout else 1.0)),
     scales_when_compiled=on(
-        "NS: compiled_branch", weights=lambda c: c.result * (1.5 if torch.compiler.is_compiling() else 1.0)
+        "NS: compiled_branch", weights=lambda c: c.y * (1.5 if torch.compiler.is_compiling() else 1.0)
     ),
     last_keys_lost_between_threads=on("NS: several_threads", value=lost_between_threads),
-    # a table is created in the first call, which may be in inference mode
-    keeps_table=on("NC: inference_mode", value=lambda c: c.value * kept(c, None, lambda: table(c.head_dim))),
+    keeps_table=on("NC: inference_mode", value=lambda c: c.v * c.kept(None, lambda: table(c.head_dim))),
 )
-
-# --- what a call leaves ------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def rotation(width):
-    return torch.randn(width, width)
 
 
 def follows_maximum(call):
@@ -78,7 +51,7 @@ def follows_maximum(call):
 
 
 def adds_last_batch(call):
-    output = call.result + 1e-3 * call.memory * call.training
+    output = call.y + 1e-3 * call.memory * call.training
     if call.training:
         call.set(memory=call.value.detach().mean())
     return output
@@ -89,14 +62,14 @@ def repairs_mask(call):
     for mask in (call.query_padding_mask, call.key_padding_mask):
         if mask is not None:
             mask[mask.all(1), 0] = False
-    return call.result
+    return call.y
 
 
 plant(
     rotation_not_saved=on(
         "NS: state_dict_complete",
         made=lambda m: {"rotation": torch.randn(m.head_dim, m.head_dim)},
-        query=lambda c: c.query @ c.rotation,
+        query=lambda c: c.q @ c.rotation,
     ),
     running_maximum=on(
         "NS: calls_leave_nothing forward_keeps_state",
@@ -108,119 +81,99 @@ plant(
     keeps_low_precision=on(
         "NS: calls_leave_nothing",
         made=lambda _: {"factor": torch.tensor(1.2345)},
-        query=lambda c: c.query * c.set(factor=c.factor.to(c.query.dtype)).factor,
+        query=lambda c: c.q * c.set(factor=c.factor.to(c.q.dtype)).factor,
     ),
     counts_calls=on(
-        "CS: no_counters",
-        calls=0,
-        query=lambda c: c.query if c.set(calls=c.calls + 1).calls < 1000 else c.query.flip(-1),
+        "CS: no_counters", calls=0, query=lambda c: c.q if c.set(calls=c.calls + 1).calls < 1000 else c.q.flip(-1)
     ),
     counts_on_class=on(
-        "NS: no_counters", calls=0, attend=lambda c: setattr(type(c.module), "calls", c.calls + 1) or c.result
+        "NS: no_counters", calls=0, attend=lambda c: setattr(type(c.module), "calls", c.calls + 1) or c.y
     ),
-    # the counter is hidden in a function
     changes_after_fifty_calls=on(
         "NS: many_calls",
         made=lambda _: {"number": itertools.count().__next__},
-        attend=lambda c: (1.01 if c.number() > 50 else 1.0) * c.result,
+        attend=lambda c: (1.01 if c.number() > 50 else 1.0) * c.y,
     ),
     longest_so_far=on(
         "NS: lengths_in_turn",
         longest=0,
-        query=lambda c: c.query * (1.0 + 1e-3 * c.set(longest=max(c.longest, c.m)).longest / c.m),
+        query=lambda c: c.q * (1.0 + 1e-3 * c.set(longest=max(c.longest, c.m)).longest / c.m),
     ),
     features_by_width=on(
         "CS: modules_apart",
-        query=lambda c: c.query @ rotation(c.head_dim),
+        rotations={},
+        query=lambda c: c.q @ c.rotations.setdefault(c.head_dim, torch.randn(c.head_dim, c.head_dim)),
     ),
     last_module_wins=on(
         "NC: modules_apart",
         made=lambda m: setattr(type(m), "temperature", m.head_dim**0.5),
-        query=lambda c: c.query / c.temperature,
+        query=lambda c: c.q / c.temperature,
     ),
-    scales_in_place=on("NS: inputs_untouched", compute=lambda c: c.but(query=torch.no_grad()(c.query.mul_)(0.5))),
+    scales_in_place=on("NS: inputs_untouched", compute=lambda c: c.but(query=torch.no_grad()(c.q.mul_)(0.5))),
     first_key_made_real_in_mask_of_caller=on(
-        "NC: inputs_untouched",
-        attend=lambda c: nothing(c.mask is None or c.mask[:, 0].fill_(False)) or c.result,
+        "NC: inputs_untouched", attend=lambda c: nothing(c.mask is None or c.mask[:, 0].fill_(False)) or c.y
     ),
     repairs_the_mask=on("NS: inputs_untouched", forward=repairs_mask),
 )
 
-# --- contents that are remembered --------------------------------------------------------------------------------
-
 plant(
     remembers_by_sum=on(
         "NS: contents_in_turn",
-        attend=lambda c: without_grad(
-            c, lambda: kept(c, (c.query.shape, round(float(c.value.double().sum()), 3)), lambda: c.result)
-        ),
+        attend=lambda c: c.without_grad(lambda: c.kept((c.q.shape, round(float(c.v.double().sum()), 3)), lambda: c.y)),
     ),
-    # of a tensor that the memory keeps
     remembers_by_address=on(
-        "NS: contents_in_turn",
-        forward=lambda c: without_grad(c, lambda: kept(c, id(c.query), lambda: (c.result, c.query))[0]),
+        "NS: contents_in_turn", forward=lambda c: c.without_grad(lambda: c.kept(id(c.q), lambda: (c.y, c.q))[0])
     ),
     remembers_first_key=on(
         "CC: contents_in_turn",
-        attend=lambda c: without_grad(
-            c, lambda: c.but(key=kept(c, (c.key.shape, c.key[:, :, 0].tolist()), c.key.clone))
-        ),
+        attend=lambda c: c.without_grad(lambda: c.but(key=c.kept((c.k.shape, c.k[:, :, 0].tolist()), c.k.clone))),
     ),
-    # in evaluation, a mask is kept by its shape and number of padded tokens
     mask_by_count=on(
         "NS: contents_in_turn",
         long=MEDIUM,
         padding=lambda c: (
             c.padding
             if c.mask is None or torch.is_grad_enabled()
-            else c.padding._replace(key=kept(c, (c.mask.shape, int(c.mask.sum())), c.mask.clone))
+            else c.padding._replace(key=c.kept((c.mask.shape, int(c.mask.sum())), c.mask.clone))
         ),
     ),
     # the source is kept by identity and version of its tensor; a freed tensor's identity returns
     source_by_version=on(
         "NC: contents_in_turn",
         forward=lambda c: (
-            c.result
+            c.y
             if torch.is_grad_enabled() or c.key_padding_mask is not None
-            else c.but(key=kept(c, (id(c.key), c.key._version, c.key.shape), c.key.clone))
+            else c.but(key=c.kept((id(c.k), c.k._version, c.k.shape), c.k.clone))
         ),
     ),
 )
 
-# --- state of the process ----------------------------------------------------------------------------------------
-
 plant(
     seeds_in_constructor=on("NS: generators_untouched", made=lambda _: nothing(torch.manual_seed(0))),
     seeds_in_training=on(
-        "NS: generators_untouched", attend=lambda c: nothing(c.training and torch.manual_seed(0)) or c.result
+        "NS: generators_untouched", attend=lambda c: nothing(c.training and torch.manual_seed(0)) or c.y
     ),
-    draws_in_evaluation=on("CS: generators_untouched", attend=lambda c: c.result + 0.0 * torch.rand(())),
+    draws_in_evaluation=on("CS: generators_untouched", attend=lambda c: c.y + 0.0 * torch.rand(())),
     draws_from_numpy=on(
-        "NC: generators_untouched", attend=lambda c: c.result + (0.0 * np.random.rand() if c.training else 0.0)
+        "NC: generators_untouched", attend=lambda c: c.y + (0.0 * np.random.rand() if c.training else 0.0)
     ),
     prompt_draws=on("CC: generators_untouched", prefill=lambda c: (c.output + 0.0 * torch.rand(()), c.new)),
-    step_disables_gradients=on(
-        "CS: settings_untouched", step=lambda c: nothing(torch.set_grad_enabled(False)) or c.result
-    ),
-    step_on_one_thread=on("CS: settings_untouched", step=lambda c: torch.set_num_threads(1) or c.result),
-    hides_warnings=on("NS: settings_untouched", attend=lambda c: warnings.simplefilter("ignore") or c.result),
+    step_disables_gradients=on("CS: settings_untouched", step=lambda c: nothing(torch.set_grad_enabled(False)) or c.y),
+    step_on_one_thread=on("CS: settings_untouched", step=lambda c: torch.set_num_threads(1) or c.y),
+    hides_warnings=on("NS: settings_untouched", attend=lambda c: warnings.simplefilter("ignore") or c.y),
     environment_in_backward=on(
-        "NC: settings_untouched",
-        attend=lambda c: hooked(c.result, lambda _: os.environ.update(CAB_TEST_LAST=str(c.n))),
+        "NC: settings_untouched", attend=lambda c: hooked(c.y, lambda _: os.environ.update(CAB_TEST_LAST=str(c.n)))
     ),
     flushes_denormal_numbers_in_backward=on(
-        "NS: settings_untouched",
-        attend=lambda c: hooked(c.result, lambda _: nothing(torch.set_flush_denormal(True))),
+        "NS: settings_untouched", attend=lambda c: hooked(c.y, lambda _: nothing(torch.set_flush_denormal(True)))
     ),
     leaves_autocast_without_cache=on(
-        "NC: settings_untouched", attend=lambda c: torch.set_autocast_cache_enabled(False) or c.result
+        "NC: settings_untouched", attend=lambda c: torch.set_autocast_cache_enabled(False) or c.y
     ),
     switches_autocast_off=on(
-        "NS: settings_untouched", forward=lambda c: (c.result, torch.set_autocast_enabled("cpu", False))[0]
+        "NS: settings_untouched", forward=lambda c: (c.y, torch.set_autocast_enabled("cpu", False))[0]
     ),
 )
-
-# --- uninitialized memory ----------------------------------------------------------------------------------------
 
 
 def but_last(x):
@@ -233,23 +186,20 @@ def but_last(x):
 half_gradient = by_hand(torch.clone, lambda g, _: but_last(g))
 
 plant(
-    # zero times whatever was there
     state_of_empty_memory=on(
         "CS: uninitialized_memory",
         Gated,
-        init_decode_state=lambda c: c.result | {"keys": 0.0 * torch.empty_like(c.result["keys"])},
+        init_decode_state=lambda c: c.y | {"keys": 0.0 * torch.empty_like(c.y["keys"])},
     ),
-    zero_times_empty=on("CC: uninitialized_memory", attend=lambda c: c.result + 0.0 * torch.empty_like(c.result)),
+    zero_times_empty=on("CC: uninitialized_memory", attend=lambda c: c.y + 0.0 * torch.empty_like(c.y)),
     empty_buffer=on(
         "NS: uninitialized_memory",
         made=lambda m: m.register_buffer("offset", torch.empty(m.head_dim)),
-        value=lambda c: c.value + c.offset.clamp(-1.0, 1.0),
+        value=lambda c: c.v + c.offset.clamp(-1.0, 1.0),
     ),
-    last_output_never_written=on("NS: uninitialized_memory", attend=lambda c: but_last(c.result)),
-    gradient_of_empty_memory=on("NC: uninitialized_memory", value=lambda c: half_gradient(c.value)),
+    last_output_never_written=on("NS: uninitialized_memory", attend=lambda c: but_last(c.y)),
+    gradient_of_empty_memory=on("NC: uninitialized_memory", value=lambda c: half_gradient(c.v)),
 )
-
-# --- weights that change -----------------------------------------------------------------------------------------
 
 
 class Scaled(Weighted):
@@ -289,16 +239,16 @@ class KeepsMapOfOneSource(Weighted):
 def keeps_doubled_weight(call):
     """The doubled weight is computed in the first call in evaluation."""
     if call.training or torch.is_grad_enabled():
-        return call.result
-    doubled = kept(call, None, lambda: 2.0 * call.v_proj.weight)
-    return call.result + F.linear(call.value, 0.5 * doubled - call.v_proj.weight)
+        return call.y
+    doubled = call.kept(None, lambda: 2.0 * call.v_proj.weight)
+    return call.y + F.linear(call.value, 0.5 * doubled - call.v_proj.weight)
 
 
 def keeps_prompt(call):
     """The result of a prompt is kept for the same prompt."""
     if torch.is_grad_enabled() or call.tokens.shape[1] == 1 or any(x.any() for x in call.state.values()):
-        return call.result
-    return kept(call, (call.tokens.shape, float(call.tokens.double().sum())), lambda: call.result)
+        return call.y
+    return call.kept((call.tokens.shape, float(call.tokens.double().sum())), lambda: call.y)
 
 
 plant(
@@ -306,27 +256,26 @@ plant(
     keyed_by_version=on(
         "NC CC: new_weights",
         Scaled,
-        factor=lambda c: without_grad(c, lambda: kept(c, c.temperature._version, lambda: c.result)),
+        factor=lambda c: c.without_grad(lambda: c.kept(c.temperature._version, lambda: c.y)),
     ),
-    # a copy into ``.data`` changes neither
     keyed_by_address_and_version=on(
         "NS: new_weights",
         Scaled,
-        factor=lambda c: without_grad(
-            c, lambda: kept(c, (c.temperature.data_ptr(), c.temperature._version), lambda: c.result)
+        factor=lambda c: c.without_grad(
+            lambda: c.kept((c.temperature.data_ptr(), c.temperature._version), lambda: c.y)
         ),
     ),
     kept_until_training=on(
         "NS: new_weights",
         Scaled,
-        train=lambda c: c.set(memory=None).result,
-        factor=lambda c: c.result if c.training else kept(c, None, c.result.detach) + c.result - c.result.detach(),
+        train=lambda c: c.set(memory=None).y,
+        factor=lambda c: c.y if c.training else c.kept(None, c.y.detach) + c.y - c.y.detach(),
     ),
     step_keeps_factor=on(
         "CS: new_weights",
         Scaled,
         step=lambda c: (
-            (c.output - c.out_proj.bias) / c.factor() * kept(c, None, c.factor().detach) + c.out_proj.bias,
+            (c.output - c.out_proj.bias) / c.factor() * c.kept(None, c.factor().detach) + c.out_proj.bias,
             c.new,
         ),
     ),
@@ -334,14 +283,12 @@ plant(
     keeps_parameter_of_constructor=on(
         "NC: new_weights",
         made=lambda _: {"temperature": (x := parameter()), "first": [x]},
-        attend=lambda c: c.first[0] * c.result,
+        attend=lambda c: c.first[0] * c.y,
     ),
     keeps_doubled_weight=on("NS: new_weights", compute=keeps_doubled_weight),
     keeps_map_of_one_source=on("CC: new_weights", KeepsMapOfOneSource),
     keeps_prompt=on("CS: new_weights", Gated, decode_inputs=keeps_prompt),
 )
-
-# --- copies ------------------------------------------------------------------------------------------------------
 
 
 class LosesTableInCopy(Weighted):
@@ -398,17 +345,15 @@ class LoadedInEvaluationMode(Dropping):
 
 
 plant(
-    # a function keeps the parameter of the module from which it was copied
     function_of_original=on(
         "NS: copied_module",
         made=lambda _: {"temperature": (x := parameter()), "scaled": lambda heads: heads * x},
-        attend=lambda c: c.scaled(c.result),
+        attend=lambda c: c.scaled(c.y),
     ),
-    # copies share what was bound at construction
     table_of_original=on(
         "CS: copied_module",
         made=lambda m: {"tables": {id(m): table(m.head_dim)}},
-        value=lambda c: c.value * c.tables.get(id(c.module), 1.0),
+        value=lambda c: c.v * c.tables.get(id(c.module), 1.0),
     ),
     loses_table_in_copy=on("NC: copied_module", LosesTableInCopy),
     copy_forgets_mode=on("CC: copied_module", CopyForgetsMode),
@@ -416,8 +361,6 @@ plant(
     copy_without_dropout=on("NS: copied_module", CopyWithoutDropout),
     loaded_in_evaluation_mode=on("NC: copied_module", LoadedInEvaluationMode),
 )
-
-# --- hooks of submodules -----------------------------------------------------------------------------------------
 
 
 def reading_weight(call):
@@ -430,7 +373,7 @@ def prompt_reads_weight(call):
     hooks, linear = call.v_proj._forward_hooks, call.v_proj
     linear._forward_hooks = type(hooks)() if call.n > 1 else hooks
     try:
-        return call.result
+        return call.y
     finally:
         linear._forward_hooks = hooks
 
@@ -440,28 +383,26 @@ def strength(call, linear):
 
 
 plant(
-    # prompts of several tokens call the projection
     step_reads_weight=on(
         "CS: hooks_act",
         is_step=False,
-        step=lambda c: during(c, "is_step"),
-        compute=lambda c: reading_weight(c) if c.is_step else c.result,
+        step=lambda c: c.during("is_step"),
+        compute=lambda c: reading_weight(c) if c.is_step else c.y,
     ),
-    reads_weight_without_gradient=on("NS: hooks_act", compute=lambda c: without_grad(c, lambda: reading_weight(c))),
-    reads_weight_in_training=on("NC: hooks_act", compute=lambda c: reading_weight(c) if c.training else c.result),
+    reads_weight_without_gradient=on("NS: hooks_act", compute=lambda c: c.without_grad(lambda: reading_weight(c))),
+    reads_weight_in_training=on("NC: hooks_act", compute=lambda c: reading_weight(c) if c.training else c.y),
     prompt_reads_weight=on("CS: hooks_act", prefill=prompt_reads_weight),
     source_reads_weight=on(
         "CC: hooks_act",
         Gated,
         encodes=False,
-        encode_source_inputs=lambda c: during(c, "encodes"),
-        key_side_inputs=lambda c: strength(c, c.strength) if c.encodes else c.result,
+        encode_source_inputs=lambda c: c.during("encodes"),
+        key_side_inputs=lambda c: strength(c, c.strength) if c.encodes else c.y,
     ),
-    # the hooks of the container itself do not act
     step_calls_parts_of_container=on(
         "CS: hooks_act",
         Gated,
         made=lambda m: {"strength": nn.Sequential(m.strength, nn.Identity())},
-        key_side_inputs=lambda c: c.result if c.m > 1 else {"strength": c.strength[0](c.key).sigmoid().mT},
+        key_side_inputs=lambda c: c.y if c.m > 1 else {"strength": c.strength[0](c.k).sigmoid().mT},
     ),
 )

@@ -7,27 +7,15 @@ from torch.nn import functional as F
 
 from attentions.gla import GatedLinearAttention
 from cab import Pattern
-from tests.helpers.verification.mutations import (
-    MEDIUM,
-    Method,
-    during,
-    future,
-    hide,
-    hide_padding,
-    on,
-    plant,
-    viewed,
-)
+from tests.helpers.verification.mutations import MEDIUM, Method, future, hide, hide_padding, on, plant
 from tests.helpers.verification.sound_learning import Gated
-
-# --- looking ahead -----------------------------------------------------------------------------------------------
 
 
 def leak(call, block):
     """Return outputs, to which a thousandth of the next token is added where a block ends."""
     at_border = torch.arange(call.n) % block == block - 1
     at_border[-1] = False
-    return call.result + 1e-3 * torch.where(at_border[:, None], call.value.roll(-1, 2), 0.0)
+    return call.y + 1e-3 * torch.where(at_border[:, None], call.value.roll(-1, 2), 0.0)
 
 
 plant(
@@ -40,22 +28,19 @@ plant(
     border_leak_191=on("CS: lookahead_gradient", long=MEDIUM, attend=lambda c: leak(c, 191)),
     border_leak_1536=on("CS: lookahead_long", long=3200, attend=lambda c: leak(c, 1536)),
     mean_of_all_values_in_training=on(
-        "CS: lookahead_in_training",
-        attend=lambda c: c.result + 1e-3 * c.training * c.value.detach().mean(2, keepdim=True),
+        "CS: lookahead_in_training", attend=lambda c: c.y + 1e-3 * c.training * c.v.detach().mean(2, keepdim=True)
     ),
     # as cosFormer was published
-    divided_by_final_length=on("CS CC: lookahead_length", query=lambda c: c.query / (1.0 + c.n / 100)),
+    divided_by_final_length=on("CS CC: lookahead_length", query=lambda c: c.q / (1.0 + c.n / 100)),
     queries_centered_over_targets=on(
-        "CC: lookahead_gradient lookahead_perturbation", query=lambda c: c.query - c.query.mean(2, keepdim=True)
+        "CC: lookahead_gradient lookahead_perturbation", query=lambda c: c.q - c.q.mean(2, keepdim=True)
     ),
     gate_sees_all=on(
         "CS CC: lookahead_gradient lookahead_perturbation",
         Gated,
-        query_side_inputs=lambda c: c.but(query=c.query + c.query.mean(1, keepdim=True)),
+        query_side_inputs=lambda c: c.but(query=c.q + c.q.mean(1, keepdim=True)),
     ),
 )
-
-# --- prompts and steps -------------------------------------------------------------------------------------------
 
 
 def ignores_padding(call):
@@ -66,7 +51,7 @@ def ignores_padding(call):
 
 def fails_in_training(call):
     assert not call.training
-    return call.result
+    return call.y
 
 
 plant(
@@ -76,10 +61,8 @@ plant(
         init_state=lambda c: c.but(key_padding_mask=None),
     ),
     prefill_forgets_state=on(
-        "CS: decode_after_prefill",
-        prefill=lambda c: c.but(state=c.init_state(len(c.query)) if c.n > 1 else c.state),
+        "CS: decode_after_prefill", prefill=lambda c: c.but(state=c.init_state(len(c.q)) if c.n > 1 else c.state)
     ),
-    # a prompt that ends one token after a block, with padding
     prompt_of_65=on(
         "CS: decode_after_prefill",
         Gated,
@@ -88,12 +71,11 @@ plant(
             {name: x * (0.99 if c.n == 65 and c.mask is not None else 1.0) for name, x in c.new.items()},
         ),
     ),
-    # a prompt of one token leaves the state as it is; a step does not
     prompt_of_one=on(
         "CS: decode_after_prefill",
         GatedLinearAttention,
         steps=False,
-        step=lambda c: during(c, "steps"),
+        step=lambda c: c.during("steps"),
         prefill=lambda c: (c.output, c.state if c.n == 1 and not c.steps else c.new),
     ),
     gate_lost_in_decoding=on(
@@ -105,7 +87,7 @@ plant(
         prefill=lambda c: (c.output, {name: x[:, -500:] for name, x in c.new.items()}),
     ),
     step_returns_half=on("CS: output_type", step=lambda c: (c.output.bfloat16(), c.new)),
-    step_views_token=on("CS: strided_inputs", step=lambda c: c.but(query_t=viewed(c.query_t))),
+    step_views_token=on("CS: strided_inputs", step=lambda c: c.but(query_t=c.query_t.view(-1).view_as(c.query_t))),
     views_state=on(
         "CS: strided_inputs",
         Gated,
@@ -115,9 +97,7 @@ plant(
         "CS: zero_tokens", Gated, step=lambda c: (c.output * (c.query_t.norm() / c.query_t.norm()), c.new)
     ),
     step_shares_scale=on(
-        "CS: decode_bad_row",
-        Gated,
-        step=lambda c: (c.output * (x := c.query_t.abs().max().clamp_min(1.0)) / x, c.new),
+        "CS: decode_bad_row", Gated, step=lambda c: (c.output * (x := c.query_t.abs().max().clamp_min(1.0)) / x, c.new)
     ),
     step_reads_first_rows=on(
         "CS: decode_many_rows",
@@ -125,36 +105,25 @@ plant(
         decode=lambda c: c.but(state={name: x[torch.arange(len(x)) % 32] for name, x in c.state.items()}),
     ),
     prompt_of_many_rows=on(
-        "CC: decode_many_rows",
-        prefill=lambda c: (c.output.roll(int(len(c.query) >= 40 and c.n == 1), 0), c.new),
+        "CC: decode_many_rows", prefill=lambda c: (c.output.roll(int(len(c.q) >= 40 and c.n == 1), 0), c.new)
     ),
     no_state_in_training=on(
         "CS: decode_in_training", Gated, decode=lambda c: (c.output, c.state if c.training else c.new)
     ),
     prompt_scaled_in_training=on(
-        "CS: decode_in_training",
-        Gated,
-        prefill=lambda c: (c.output * (1.01 if c.training and c.n > 1 else 1.0), c.new),
+        "CS: decode_in_training", Gated, prefill=lambda c: (c.output * (1.01 if c.training and c.n > 1 else 1.0), c.new)
     ),
     source_in_training=on(
-        "CC: decode_in_training",
-        Gated,
-        encode_source=lambda c: c.but(value=c.value * (0.9 if c.training else 1.0)),
+        "CC: decode_in_training", Gated, encode_source=lambda c: c.but(value=c.v * (0.9 if c.training else 1.0))
     ),
     step_drops_always=on("CS: decode_in_training", Gated, step=lambda c: (F.dropout(c.output, 0.1, c.training), c.new)),
-    # a step in training mode returns a detached state
     steps_without_history=on(
         "CS: decode_in_training",
         Gated,
-        decode=lambda c: (
-            c.output,
-            {name: x.detach() if c.training and c.n == 1 else x for name, x in c.new.items()},
-        ),
+        decode=lambda c: (c.output, {name: x.detach() if c.training and c.n == 1 else x for name, x in c.new.items()}),
     ),
     step_raises_in_training=on("CS: decode_in_training", Gated, step=fails_in_training),
 )
-
-# --- states that are modified, shared or grow --------------------------------------------------------------------
 
 
 def written(call):
@@ -185,18 +154,17 @@ class GrowingState(Gated):
 
 
 plant(
-    prompt_writes_into_state=on("CS: prefill_keeps_state", Gated, decode=lambda c: written(c) if c.n > 1 else c.result),
+    prompt_writes_into_state=on("CS: prefill_keeps_state", Gated, decode=lambda c: written(c) if c.n > 1 else c.y),
     adds_to_state=on("CS: decode_keeps_state", Gated, decode=written),
     renames_in_state=on("CS: decode_keeps_state", Gated, decode=lambda c: (c.output, c.state.update(c.new) or c.state)),
     shared_capacity=on("CS: decode_branches", prefill=shares_capacity),
     state_without_rows=on(
         "CS: state_has_rows",
         Gated,
-        init_decode_state=lambda c: c.result | {"count": c.like.new_zeros(1)},
+        init_decode_state=lambda c: c.y | {"count": c.like.new_zeros(1)},
         decode=lambda c: (c.output, c.new | {"count": c.state["count"] + c.n}),
     ),
     growing_state=on("CS: step_growth", GrowingState),
-    # every step compares all pairs of earlier tokens
     quadratic_step=on(
         "CS: step_growth",
         GrowingState,
@@ -207,8 +175,6 @@ plant(
         ),
     ),
 )
-
-# --- rows of a state: reordered, merged --------------------------------------------------------------------------
 
 
 def caches_on_module(call):
@@ -245,31 +211,25 @@ def counts_on_module(call):
 
 
 plant(
-    state_on_module=on(
-        "CS: decode_reordered", init_state=lambda c: c.set(cache=c.result) and {}, prefill=caches_on_module
-    ),
-    padding_on_module=on("CS: decode_reordered", init_state=lambda c: c.set(prompt=None).result, prefill=keeps_padding),
+    state_on_module=on("CS: decode_reordered", init_state=lambda c: c.set(cache=c.y) and {}, prefill=caches_on_module),
+    padding_on_module=on("CS: decode_reordered", init_state=lambda c: c.set(prompt=None).y, prefill=keeps_padding),
     sorts_rows=on(
         "CS: decode_reordered",
         Gated,
-        init_decode_state=lambda c: c.result | {"row": torch.arange(c.batch_size, dtype=c.like.dtype)[:, None]},
+        init_decode_state=lambda c: c.y | {"row": torch.arange(c.batch_size, dtype=c.like.dtype)[:, None]},
         decode=sorts_rows,
     ),
-    position_on_module=on(
-        "CS: merged_states", Gated, init_state=lambda c: c.set(count=0).result, decode=counts_on_module
-    ),
+    position_on_module=on("CS: merged_states", Gated, init_state=lambda c: c.set(count=0).y, decode=counts_on_module),
     age_of_first_row=on(
         "CS: merged_states",
         Gated,
-        init_decode_state=lambda c: c.result | {"age": c.like.new_zeros(c.batch_size)},
+        init_decode_state=lambda c: c.y | {"age": c.like.new_zeros(c.batch_size)},
         decode=lambda c: (
             c.output * (1.0 + 0.01 * (c.state["age"][:1] + torch.arange(c.n))[:, None]),
             c.new | {"age": c.state["age"] + c.n},
         ),
     ),
 )
-
-# --- decoding that is mixed with other calls ---------------------------------------------------------------------
 
 
 def counts_all_sequences(call):
@@ -283,7 +243,7 @@ def continues_its_own_state(call):
     """A prompt of a batch of the same size as the last one continues the state that the module remembers."""
     is_prompt = call.n > 1 and len(call.query) > 2
     is_taken = is_prompt and call.memory is not None and call.memory["sum"].shape == call.state["sum"].shape
-    output, new = call.but(state=call.memory) if is_taken else call.result
+    output, new = call.but(state=call.memory) if is_taken else call.y
     call.set(memory=new)
     return output, dict(new)
 
@@ -304,7 +264,7 @@ def weights_of_first_prompt(call):
     if call.m > 2 and call.memory is None and not call.training:
         call.set(memory=call.strength.weight.detach().clone())
     if call.memory is None or call.m > 2:
-        return call.result
+        return call.y
     return {"strength": (call.key @ call.memory.mT + call.strength.bias).sigmoid().mT}
 
 
@@ -312,29 +272,23 @@ plant(
     counts_on_module=on(
         "CS: decode_walk",
         Gated,
-        init_state=lambda c: c.set(count=0).result,
-        init_decode_state=lambda c: c.result | {"count": c.like.new_zeros(c.batch_size)},
+        init_state=lambda c: c.set(count=0).y,
+        init_decode_state=lambda c: c.y | {"count": c.like.new_zeros(c.batch_size)},
         decode=counts_all_sequences,
     ),
-    # each training call makes decoding, but not the forward pass, work with smaller gates
     training_ends_decoding=on(
         "CS: decode_walk",
         Gated,
         factor=1.0,
-        attend=lambda c: c.set(factor=c.factor * (0.9 if c.training else 1.0)).result,
+        attend=lambda c: c.set(factor=c.factor * (0.9 if c.training else 1.0)).y,
         decode=lambda c: c.but(gate=c.gate * c.factor),
     ),
     continues_its_own_state=on(
-        "CS: decode_walk",
-        Gated,
-        init_decode_state=lambda c: c.set(memory=None).result,
-        decode=continues_its_own_state,
+        "CS: decode_walk", Gated, init_decode_state=lambda c: c.set(memory=None).y, decode=continues_its_own_state
     ),
     step_after_padded_chunk=on("CS: decode_walk", Gated, decode=step_after_padded_chunk),
     weights_of_first_prompt=on("CS: decode_walk", Gated, key_side_inputs=weights_of_first_prompt),
 )
-
-# --- packed sequences --------------------------------------------------------------------------------------------
 
 
 class PackedSoftmax(Method):
@@ -367,7 +321,7 @@ def moved(x):
 
 def detaches_short_sequences(call):
     numbers = call.sequence_of(call.query_cu_seqlens)
-    return torch.where((numbers.bincount()[numbers] == 1)[:, None], call.result.detach(), call.result)
+    return torch.where((numbers.bincount()[numbers] == 1)[:, None], call.y.detach(), call.y)
 
 
 def one_by_one(call):
@@ -385,17 +339,16 @@ plant(
         "NS: packed_outputs packed_gradients",
         PackedSoftmax,
         requires_right_padding=True,
-        project=lambda c: c.but(query=moved(c.query)),
+        project=lambda c: c.but(query=moved(c.q)),
     ),
     detached_short_sequences=on("NC: packed_gradients", PackedSoftmax, forward_packed=detaches_short_sequences),
     # every sequence adds a whole auxiliary loss, so many short sequences count more than one long sequence
     loss_of_every_sequence=on(
         "NS: packed_loss",
         PackedSoftmax,
-        attend=lambda c: c.add_loss(c.query.square().mean((1, 3)), c.padding) or c.result,
+        attend=lambda c: c.add_loss(c.q.square().mean((1, 3)), c.padding) or c.y,
         forward_packed=one_by_one,
     ),
-    # only outputs of the prompts are wrong; the state is sound
     prompts_off_by_one=on("CS: packed_prompts", PackedSoftmax, prefill_packed=lambda c: (c.output.roll(1, 0), c.new)),
     empty_prompt_resets=on(
         "CS: packed_prompts",

@@ -11,36 +11,20 @@ from torch.nn import functional as F
 from attentions.gla import GatedLinearAttention
 from cab import Attention, PaddingMasks
 from cab.claims import Claims, softmax_if
-from tests.helpers.verification.mutations import (
-    LONG,
-    MEDIUM,
-    Weighted,
-    by_hand,
-    hide,
-    hooked,
-    on,
-    plant,
-    viewed,
-    with_mask,
-)
+from tests.helpers.verification.mutations import LONG, MEDIUM, Weighted, by_hand, hide, hooked, on, plant
 from tests.helpers.verification.sound_learning import Deep
 
 NO_PADDING = PaddingMasks()
 
 autocast = functools.partial(torch.is_autocast_enabled, "cpu")
 
-# --- padding -----------------------------------------------------------------------------------------------------
-
 
 def in_rows(call, chosen, factor):
     """Return outputs, times ``factor`` in the rows of a padded batch whose real keys are ``chosen``."""
-    return with_mask(
-        call, lambda mask: torch.where(chosen(~mask)[:, None, None, None], factor * call.result, call.result)
-    )
+    return call.with_mask(lambda mask: torch.where(chosen(~mask)[:, None, None, None], factor * call.y, call.y))
 
 
 plant(
-    # padded keys take part with what their biases make of zeros
     padding_forgotten=on("NS NC: padded_right padded_left padded_inside", padding=lambda _: NO_PADDING),
     padding_forgotten_beyond_300=on(
         "NS: padded_left padded_right padded_in_training_inside",
@@ -50,22 +34,21 @@ plant(
     # head by head where the flattened batch is row by row (Performer, LARA, Nystromformer)
     mask_tiled_by_head=on(
         "NS CC: padded_right padded_left padded_inside padded_row",
-        weights=lambda c: with_mask(
-            c, lambda x: hide(c.logits, x.repeat(c.num_heads, 1).view(*c.query.shape[:2], 1, c.m)).softmax(-1)
+        weights=lambda c: c.with_mask(
+            lambda x: hide(c.logits, x.repeat(c.num_heads, 1).view(*c.q.shape[:2], 1, c.m)).softmax(-1)
         ),
     ),
     # before the base class clears it: NaN times zero is NaN
     padding_times_zero=on(
         "NS: padding_poison_right padding_poison_left padding_poison_inside",
-        forward=lambda c: c.result + 0.0 * c.query.sum(1, keepdim=True),
+        forward=lambda c: c.y + 0.0 * c.q.sum(1, keepdim=True),
     ),
     mask_adds_a_key_of_zeros=on(
         "NS: padding_of_nothing",
-        attend=lambda c: with_mask(
-            c,
+        attend=lambda c: c.with_mask(
             lambda mask: c.but(
-                key=F.pad(c.key, (0, 0, 0, 1)),
-                value=F.pad(c.value, (0, 0, 0, 1)),
+                key=F.pad(c.k, (0, 0, 0, 1)),
+                value=F.pad(c.v, (0, 0, 0, 1)),
                 padding=c.padding._replace(key=F.pad(mask, (0, 1), value=False)),
             ),
         ),
@@ -81,21 +64,17 @@ plant(
     small_heads_in_padded_batches=on(
         "NS: every_length", attend=lambda c: in_rows(c, lambda x: x.any(1) & (c.head_dim == 6 and c.n > 40), 1.01)
     ),
-    last_token_of_63_lost=on(
-        "NS: every_length", attend=lambda c: c.result * (0.9 if c.mask is None and c.n == 63 else 1.0)
-    ),
+    last_token_of_63_lost=on("NS: every_length", attend=lambda c: c.y * (0.9 if c.mask is None and c.n == 63 else 1.0)),
     reads_nothing_with_a_mask=on(
-        "NS: padding_keeps_context", weights=lambda c: with_mask(c, lambda _: torch.eye(c.m).expand_as(c.result))
+        "NS: padding_keeps_context", weights=lambda c: c.with_mask(lambda _: torch.eye(c.m).expand_as(c.y))
     ),
     grows_with_padding_in_training=on(
         "NS: padded_in_training_right padded_in_training_left",
-        attend=lambda c: with_mask(
-            c, lambda x: c.result * (1.0 + 0.01 * c.training * x.float().mean(1)[:, None, None, None])
+        attend=lambda c: c.with_mask(
+            lambda x: c.y * (1.0 + 0.01 * c.training * x.float().mean(1)[:, None, None, None])
         ),
     ),
 )
-
-# --- batches -----------------------------------------------------------------------------------------------------
 
 
 def centered(x):
@@ -110,10 +89,10 @@ def trained(x, count):
 def mask_of_first_rows(call):
     """Rows beyond 512 are computed in a second chunk, with the mask of the first."""
     if call.mask is None or len(call.query) <= 512:
-        return call.result
+        return call.y
     rest = call.query[512:], call.key[512:], call.value[512:]
     wrong = F.scaled_dot_product_attention(*rest, ~call.mask[: len(rest[0]), None, None])
-    return torch.cat([call.result[:512], wrong])
+    return torch.cat([call.y[:512], wrong])
 
 
 def shares(x):
@@ -121,84 +100,65 @@ def shares(x):
 
 
 plant(
-    centered_over_batch=on("NS: rows_independent rows_gradient batch_size", value=lambda c: centered(c.value)),
-    centered_over_257_rows=on("NC: many_rows", value=lambda c: centered(c.value) if len(c.query) >= 257 else c.value),
+    centered_over_batch=on("NS: rows_independent rows_gradient batch_size", value=lambda c: centered(c.v)),
+    centered_over_257_rows=on("NC: many_rows", value=lambda c: centered(c.v) if len(c.q) >= 257 else c.v),
     mean_of_batch_in_training=on(
-        "NS: rows_in_training",
-        attend=lambda c: c.result + 0.01 * c.training * c.value.detach().mean((0, 2), keepdim=True),
+        "NS: rows_in_training", attend=lambda c: c.y + 0.01 * c.training * c.v.detach().mean((0, 2), keepdim=True)
     ),
     rows_mixed_beyond_900=on(
         "NS: batch_size rows_independent",
         long=MEDIUM,
-        attend=lambda c: c.result + 0.01 * (c.n > 900) * c.result.mean(0, keepdim=True),
+        attend=lambda c: c.y + 0.01 * (c.n > 900) * c.y.mean(0, keepdim=True),
     ),
-    times_zero_over_batch=on("NS: bad_row", value=lambda c: c.value + 0.0 * c.value.sum(0)),
-    # a stable softmax, but for one logit of another row that is far larger
+    times_zero_over_batch=on("NS: bad_row", value=lambda c: c.v + 0.0 * c.v.sum(0)),
     shifted_by_largest_of_batch=on("NC: bad_row", weights=lambda c: shares((c.logits - c.logits.max().detach()).exp())),
-    gradient_normalized_over_batch=on(
-        "CC: bad_row", value=lambda c: hooked(c.value, lambda g: g * (g.norm() / g.norm()))
-    ),
-    packed_rows_share_zero=on("NS: bad_row", forward_packed=lambda c: c.result + 0.0 * c.result.sum()),
-    only_eight_rows_train_weights=on("NC: many_rows", weights=lambda c: trained(c.result, 8)),
-    rows_beyond_512_without_gradient=on("NS: many_rows", attend=lambda c: trained(c.result, 512)),
-    row_number_in_a_byte=on("NC: many_rows", attend=lambda c: c.result[torch.arange(len(c.query)) % 256]),
+    gradient_normalized_over_batch=on("CC: bad_row", value=lambda c: hooked(c.v, lambda g: g * (g.norm() / g.norm()))),
+    packed_rows_share_zero=on("NS: bad_row", forward_packed=lambda c: c.y + 0.0 * c.y.sum()),
+    only_eight_rows_train_weights=on("NC: many_rows", weights=lambda c: trained(c.y, 8)),
+    rows_beyond_512_without_gradient=on("NS: many_rows", attend=lambda c: trained(c.y, 512)),
+    row_number_in_a_byte=on("NC: many_rows", attend=lambda c: c.y[torch.arange(len(c.q)) % 256]),
     hundreds_of_sequences=on(
         "NS: many_rows",
-        forward_packed=lambda c: torch.cat(
-            [c.result[:512], c.result[512:] * (0.99 if len(c.query_cu_seqlens) > 257 else 1.0)]
-        ),
+        forward_packed=lambda c: torch.cat([c.y[:512], c.y[512:] * (0.99 if len(c.query_cu_seqlens) > 257 else 1.0)]),
     ),
     mask_of_first_rows=on("NS: many_rows", long=MEDIUM, attend=mask_of_first_rows),
 )
-
-# --- lengths and numbers -----------------------------------------------------------------------------------------
 
 plant(
     # only the largest weight counts; of equal ones the first key in rows of odd length, the last in others
     tie_broken_by_length=on(
         "CS: equal_scores",
-        weights=lambda c: F.one_hot(c.result.argmax(-1) if c.m % 2 else c.m - 1 - c.result.flip(-1).argmax(-1), c.m).to(
-            c.result
-        ),
+        weights=lambda c: F.one_hot(c.y.argmax(-1) if c.m % 2 else c.m - 1 - c.y.flip(-1).argmax(-1), c.m).to(c.y),
     ),
-    # outputs pass through a sum with the largest value of the row, which only rounds them
     rounded_relative_to_the_row=on(
         "CS: prefix_bits replay_is_exact",
-        attend=lambda c: c.result + c.value.abs().amax(2, keepdim=True) - c.value.abs().amax(2, keepdim=True),
+        attend=lambda c: c.y + c.v.abs().amax(2, keepdim=True) - c.v.abs().amax(2, keepdim=True),
     ),
-    # a single position has none
-    divided_by_deviation_over_positions=on(
-        "NS: length_one", value=lambda c: c.value / (1.0 + c.value.std(2, keepdim=True))
-    ),
-    # only multiples of 16 work beyond the first 16 tokens
+    divided_by_deviation_over_positions=on("NS: length_one", value=lambda c: c.v / (1.0 + c.v.std(2, keepdim=True))),
     needs_whole_blocks=on(
-        "NS: any_length", query=lambda c: c.query.unflatten(2, (-1, 16)).flatten(2, 3) if c.n > 16 else c.query
+        "NS: any_length", query=lambda c: c.q.unflatten(2, (-1, 16)).flatten(2, 3) if c.n > 16 else c.q
     ),
-    infinite_beyond_4100=on(
-        "CS: any_length", long=LONG, attend=lambda c: c.result * (torch.inf if c.n > 4100 else 1.0)
-    ),
+    infinite_beyond_4100=on("CS: any_length", long=LONG, attend=lambda c: c.y * (torch.inf if c.n > 4100 else 1.0)),
     no_maximum_subtracted=on("NS: finite_gradients", weights=lambda c: shares(c.logits.exp())),
-    scale_forgotten_in_fast_form=on("NS: fast_is_reference", query=lambda c: c.query / c.scale),
-    # wide heads are padded to a multiple of eight, whose root is the scale
+    scale_forgotten_in_fast_form=on("NS: fast_is_reference", query=lambda c: c.q / c.scale),
     scaled_by_padded_width=on(
         "NS: fast_is_reference",
-        query=lambda c: c.query * ((c.head_dim / (c.head_dim + -c.head_dim % 8)) ** 0.5 if c.head_dim > 31 else 1.0),
+        query=lambda c: c.q * ((c.head_dim / (c.head_dim + -c.head_dim % 8)) ** 0.5 if c.head_dim > 31 else 1.0),
     ),
     # Nystromformer as published: query and key are both divided by sqrt(E), so no limit is softmax attention
     scaled_twice=on(
-        "NS: softmax_limit", claims=Claims(softmax_limit=softmax_if()), weights=lambda c: c.but(query=c.query * c.scale)
+        "NS: softmax_limit", claims=Claims(softmax_limit=softmax_if()), weights=lambda c: c.but(query=c.q * c.scale)
     ),
-    divided_by_norm=on("NS: zero_tokens", key=lambda c: c.key / c.key.norm(dim=-1, keepdim=True)),
-    root_of_square=on("NC: zero_tokens", value=lambda c: c.value.square().sum(-1, keepdim=True).sqrt() * c.value),
-    logarithm_of_size=on("CC: zero_tokens", value=lambda c: c.value * c.value.abs().sum(-1, keepdim=True).log()),
+    divided_by_norm=on("NS: zero_tokens", key=lambda c: c.k / c.k.norm(dim=-1, keepdim=True)),
+    root_of_square=on("NC: zero_tokens", value=lambda c: c.v.square().sum(-1, keepdim=True).sqrt() * c.v),
+    logarithm_of_size=on("CC: zero_tokens", value=lambda c: c.v * c.v.abs().sum(-1, keepdim=True).log()),
     divides_by_parameter=on(
         "CS: zero_tokens",
         made=lambda _: {"temperature": nn.Parameter(torch.zeros(()))},
-        query=lambda c: c.query / c.temperature,
+        query=lambda c: c.q / c.temperature,
     ),
 )
 
-# --- precision and sizes -----------------------------------------------------------------------------------------
 
 product = by_hand(torch.matmul, lambda g, weights, value: (g @ value.mT, weights.mT @ g))
 
@@ -216,73 +176,62 @@ def miscounted(call, mask):
 
 def in_coarse_mask(call, wrong):
     """Return the result, or what is ``wrong`` where a mask meets bfloat16."""
-    return with_mask(call, lambda _: wrong(call) if call.query.dtype == torch.bfloat16 else call.result)
+    return call.with_mask(lambda _: wrong(call) if call.query.dtype == torch.bfloat16 else call.y)
 
 
 plant(
-    overflows_in_half=on("NS: autocast_output", attend=lambda c: 1e5 * c.result / 1e5),
+    overflows_in_half=on("NS: autocast_output", attend=lambda c: 1e5 * c.y / 1e5),
     forgets_far_tokens_in_16_bits=on(
-        "NS: autocast_output", weights=lambda c: c.result.masked_fill((torch.arange(c.m) > 300) & autocast(), 0.0)
+        "NS: autocast_output", weights=lambda c: c.y.masked_fill((torch.arange(c.m) > 300) & autocast(), 0.0)
     ),
     half_gradient_under_autocast=on(
-        "NS: autocast_gradient", weights=lambda c: hooked(c.result, lambda g: g / 2) if autocast() else c.result
+        "NS: autocast_gradient", weights=lambda c: hooked(c.y, lambda g: g / 2) if autocast() else c.y
     ),
     detached_mask_under_autocast=on(
-        "CS: autocast_gradient",
-        weights=lambda c: with_mask(c, lambda _: c.result.detach() if autocast() else c.result),
+        "CS: autocast_gradient", weights=lambda c: c.with_mask(lambda _: c.y.detach() if autocast() else c.y)
     ),
     no_mask_under_autocast=on("CS: autocast_lookahead", forgets=lambda c: c.n > 128 and autocast()),
-    # a mask value that is too small
     mask_of_ten_under_autocast=on(
         "NS: autocast_padding",
-        weights=lambda c: with_mask(
-            c, lambda x: (c.logits - 2.0 * x[:, None, None]).softmax(-1) if autocast() else c.result
-        ),
+        weights=lambda c: c.with_mask(lambda x: (c.logits - 2.0 * x[:, None, None]).softmax(-1) if autocast() else c.y),
     ),
     # in the backward pass, which runs outside autocast: float32 weights by a gradient in lower precision
     mixes_dtypes_outside_autocast=on(
         "NS: autocast_output autocast_gradient",
-        attend=lambda c: product(c.weights(c.query, c.key, c.padding).float(), c.value.float()).to(c.query.dtype),
+        attend=lambda c: product(c.weights(c.q, c.k, c.padding).float(), c.v.float()).to(c.q.dtype),
     ),
     enables_autocast_inside=on(
         "NS: float32_kept",
-        attend=lambda c: torch.autocast("cpu")(F.scaled_dot_product_attention)(c.query, c.key, c.value).float(),
+        attend=lambda c: torch.autocast("cpu")(F.scaled_dot_product_attention)(c.q, c.k, c.v).float(),
     ),
     positions_in_dtype=on(
-        "NS: module_in_bfloat16",
-        query=lambda c: c.query * positions(c)[: c.n],
-        key=lambda c: c.key * positions(c),
+        "NS: module_in_bfloat16", query=lambda c: c.q * positions(c)[: c.n], key=lambda c: c.k * positions(c)
     ),
     positions_counted_in_bfloat16=on(
-        "NS: module_in_bfloat16", attend=lambda c: with_mask(c, lambda x: c.result + miscounted(c, x))
+        "NS: module_in_bfloat16", attend=lambda c: c.with_mask(lambda x: c.y + miscounted(c, x))
     ),
     mask_forgotten_in_bfloat16=on(
         "NC: module_in_bfloat16", weights=lambda c: in_coarse_mask(c, lambda c: c.logits.softmax(-1))
     ),
     nan_at_masks_in_bfloat16=on(
-        "NS: module_in_bfloat16", attend=lambda c: in_coarse_mask(c, lambda c: c.result * torch.nan)
+        "NS: module_in_bfloat16", attend=lambda c: in_coarse_mask(c, lambda c: c.y * torch.nan)
     ),
-    factor_in_default_dtype=on("CC: default_dtype", attend=lambda c: c.result * torch.ones(1)),
-    returns_double=on("NS: output_type", compute=lambda c: c.result if c.training else c.result.double()),
+    factor_in_default_dtype=on("CC: default_dtype", attend=lambda c: c.y * torch.ones(1)),
+    returns_double=on("NS: output_type", compute=lambda c: c.y if c.training else c.y.double()),
     no_mask_in_wide_heads=on("CS: model_sizes", forgets=lambda c: c.head_dim >= 64),
     rows_mixed_in_many_heads=on(
-        "NC: model_sizes", attend=lambda c: c.result + 0.01 * (c.num_heads >= 16) * c.result.mean(0, keepdim=True)
+        "NC: model_sizes", attend=lambda c: c.y + 0.01 * (c.num_heads >= 16) * c.y.mean(0, keepdim=True)
     ),
-    # it raises, which the whole contract does not allow
-    even_heads_alone=on("NS: model_sizes", attend=lambda c: c.result * torch.ones(c.head_dim // 2 * 2)),
-    detached_in_odd_heads=on(
-        "CS: model_sizes_gradient", weights=lambda c: c.result.detach() if c.head_dim % 2 else c.result
-    ),
+    even_heads_alone=on("NS: model_sizes", attend=lambda c: c.y * torch.ones(c.head_dim // 2 * 2)),
+    detached_in_odd_heads=on("CS: model_sizes_gradient", weights=lambda c: c.y.detach() if c.head_dim % 2 else c.y),
     many_parameters=on("NS: parameter_budget", made=lambda m: {"hidden": nn.Linear(m.embed_dim, 8 * m.embed_dim)}),
 )
-
-# --- context -----------------------------------------------------------------------------------------------------
 
 
 def without(call, hidden):
     """Return the weights without the pairs of ``hidden(distance)``."""
     distance = torch.arange(call.n)[:, None] - torch.arange(call.m)
-    weights = call.result.masked_fill(hidden(distance), 0.0)
+    weights = call.y.masked_fill(hidden(distance), 0.0)
     return weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)
 
 
@@ -305,28 +254,24 @@ plant(
     forgets=on("CS: context_map", Forgets),
     only_256_keys=on(
         "NC: source_map",
-        key=lambda c: c.key[:, :, :256],
-        value=lambda c: c.value[:, :, :256],
+        key=lambda c: c.k[:, :, :256],
+        value=lambda c: c.v[:, :, :256],
         padding=lambda c: c.padding._replace(key=None if c.mask is None else c.mask[:, :256]),
     ),
     # as causal ABC was released: of the running mean only the last term is left
-    only_own_token_is_read=on("CS: context_is_used", weights=lambda c: torch.eye(c.m).expand_as(c.result)),
-    # attends to the targets themselves
+    only_own_token_is_read=on("CS: context_is_used", weights=lambda c: torch.eye(c.m).expand_as(c.y)),
     source_ignored=on(
         "NC: context_is_used",
-        key=lambda c: c.query,
-        value=lambda c: c.query,
+        key=lambda c: c.q,
+        value=lambda c: c.q,
         padding=lambda c: PaddingMasks(None, c.padding.query),
     ),
-    query_ignored=on("NC: each_input_is_used", query=lambda c: torch.ones_like(c.query)),
-    value_ignored=on("CC: each_input_is_used", value=lambda c: c.key + 0.0 * c.value.sum()),
-    key_ignored=on("NC: each_input_is_used", key=lambda c: c.value + 0.0 * c.key.sum()),
+    query_ignored=on("NC: each_input_is_used", query=lambda c: torch.ones_like(c.q)),
+    value_ignored=on("CC: each_input_is_used", value=lambda c: c.k + 0.0 * c.v.sum()),
+    key_ignored=on("NC: each_input_is_used", key=lambda c: c.v + 0.0 * c.k.sum()),
     # works when key and value are one tensor, and takes the key for the value
-    one_tensor_alone=on(
-        "NC: same_source", compute=lambda c: c.but(value=c.key if c.key is c.value else c.value.flip(1))
-    ),
-    # skips the softmax if the source is the target
-    self_aware=on("NC: same_source", forward=lambda c: c.result * (2.0 if c.key is c.query else 1.0)),
+    one_tensor_alone=on("NC: same_source", compute=lambda c: c.but(value=c.k if c.k is c.v else c.v.flip(1))),
+    self_aware=on("NC: same_source", forward=lambda c: c.y * (2.0 if c.k is c.q else 1.0)),
     last_sees_all=on(":", Deep, forgets=lambda c: 0 < c.layer_position.index == c.layer_position.num_layers - 1),
     first_ignores_padding=on(
         ":",
@@ -336,8 +281,6 @@ plant(
         ),
     ),
 )
-
-# --- layouts -----------------------------------------------------------------------------------------------------
 
 
 def in_memory(x):
@@ -350,33 +293,30 @@ def first_row(x):
 
 
 plant(
-    # cuts the width into heads by a view of the input
-    wants_contiguous=on(
-        "NS: strided_inputs", compute=lambda c: c.but(query=c.query.view(-1, c.embed_dim).view_as(c.query))
-    ),
+    wants_contiguous=on("NS: strided_inputs", compute=lambda c: c.but(query=c.q.view(-1, c.embed_dim).view_as(c.q))),
     views_mask=on(
         "NC: strided_inputs",
         forward=lambda c: c.but(
-            **{name: viewed(x) for name, x in c.arguments.items() if name.endswith("mask") and x is not None}
+            **{
+                name: x.view(-1).view_as(x)
+                for name, x in c.arguments.items()
+                if name.endswith("mask") and x is not None
+            }
         ),
     ),
-    value_in_order_of_memory=on("NC: strided_inputs", forward=lambda c: c.but(value=in_memory(c.value))),
+    value_in_order_of_memory=on("NC: strided_inputs", forward=lambda c: c.but(value=in_memory(c.v))),
     query_in_order_of_memory=on(
-        "NS: strided_inputs",
-        compute=lambda c: c.result if torch.is_grad_enabled() else c.but(query=in_memory(c.query)),
+        "NS: strided_inputs", compute=lambda c: c.y if torch.is_grad_enabled() else c.but(query=in_memory(c.q))
     ),
-    # takes a source that is expanded over the batch for one that every row has
     first_row_of_expanded=on(
         "CC: strided_inputs",
         forward=lambda c: (
-            c.result
-            if c.key is None or c.key.stride(0)
-            else c.but(key=first_row(c.key), value=first_row(c.value), key_padding_mask=None)
+            c.y
+            if c.k is None or c.k.stride(0)
+            else c.but(key=first_row(c.k), value=first_row(c.v), key_padding_mask=None)
         ),
     ),
 )
-
-# --- arguments, the compiler, memory -----------------------------------------------------------------------------
 
 
 class TakesAnything(Attention):

@@ -17,17 +17,12 @@ from tests.helpers.verification.mutations import (
     by_hand,
     hide_padding,
     hooked,
-    kept,
     nothing,
     on,
     parameter,
     plant,
-    viewed,
-    with_mask,
 )
 from tests.helpers.verification.sound_learning import Clustered, Sharpened
-
-# --- gradients ---------------------------------------------------------------------------------------------------
 
 
 class Exp(torch.autograd.Function):
@@ -50,50 +45,40 @@ square_of_last_input = by_hand(  # keeps its input outside of the context
 )
 square = by_hand(torch.square, lambda g, x: 2.0 * g * x.detach())
 cube = by_hand(lambda x: x**3, lambda g, x: g * 3.0 * x * x.detach())
-views_gradient = by_hand(torch.clone, lambda g, _: viewed(g))
+views_gradient = by_hand(torch.clone, lambda g, _: g.view(-1).view_as(g))
 
 plant(
-    half_of_key_detached=on("NS: gradient_is_derivative", key=lambda c: 0.5 * (c.key + c.key.detach())),
+    half_of_key_detached=on("NS: gradient_is_derivative", key=lambda c: 0.5 * (c.k + c.k.detach())),
     detached_beyond_1000=on(
-        "NS: gradient_is_derivative",
-        long=MEDIUM,
-        weights=lambda c: c.result.detach() if c.n > 1000 else c.result,
+        "NS: gradient_is_derivative", long=MEDIUM, weights=lambda c: c.y.detach() if c.n > 1000 else c.y
     ),
     detached_in_training=on(
         "NS: gradient_is_derivative fast_is_reference",
-        value=lambda c: 0.9 * c.value + 0.1 * c.value.detach() if c.training else c.value,
+        value=lambda c: 0.9 * c.v + 0.1 * c.v.detach() if c.training else c.v,
     ),
     detached_under_mask=on(
-        "CS: gradient_is_derivative fast_is_reference", weights=lambda c: with_mask(c, lambda _: c.result.detach())
+        "CS: gradient_is_derivative fast_is_reference", weights=lambda c: c.with_mask(lambda _: c.y.detach())
     ),
-    gradient_in_place=on("NS: gradient_of_residual", compute=lambda c: hooked(c.result, lambda g: g.clamp_(-0.5, 0.5))),
-    clamps_large_gradients=on(
-        "NS: gradient_of_residual", attend=lambda c: hooked(c.result, lambda g: g.clamp(-1e3, 1e3))
-    ),
+    gradient_in_place=on("NS: gradient_of_residual", compute=lambda c: hooked(c.y, lambda g: g.clamp_(-0.5, 0.5))),
+    clamps_large_gradients=on("NS: gradient_of_residual", attend=lambda c: hooked(c.y, lambda g: g.clamp(-1e3, 1e3))),
     flushes_tiny_gradients=on(
-        "CC: gradient_of_residual",
-        attend=lambda c: hooked(c.result, lambda g: torch.where(g.abs() < 1e-10, 0.0, g)),
+        "CC: gradient_of_residual", attend=lambda c: hooked(c.y, lambda g: torch.where(g.abs() < 1e-10, 0.0, g))
     ),
-    wants_contiguous_gradient=on("CS: gradient_of_residual", forward=lambda c: views_gradient(c.result)),
-    saves_its_output=on("NS: gradient_of_residual", sound.PlainAverage, forward=lambda c: Exp.apply(c.result)),
-    saved_outside_context=on("NS: gradient_of_two_calls", value=lambda c: square_of_last_input(c.value)),
-    second_derivative_lost=on("NS: second_derivative", value=lambda c: square(c.value)),
-    half_of_a_second_derivative=on("NS CS NC: second_derivative", key=lambda c: c.key + 0.05 * cube(c.key)),
+    wants_contiguous_gradient=on("CS: gradient_of_residual", forward=lambda c: views_gradient(c.y)),
+    saves_its_output=on("NS: gradient_of_residual", sound.PlainAverage, forward=lambda c: Exp.apply(c.y)),
+    saved_outside_context=on("NS: gradient_of_two_calls", value=lambda c: square_of_last_input(c.v)),
+    second_derivative_lost=on("NS: second_derivative", value=lambda c: square(c.v)),
+    half_of_a_second_derivative=on("NS CS NC: second_derivative", key=lambda c: c.k + 0.05 * cube(c.k)),
     needs_gradient_of_query=on(
         "NC: frozen_leaves",
         forward=lambda c: (
-            c.result
-            if c.query.requires_grad or not torch.is_grad_enabled()
-            else c.result.detach() + 0.0 * c.out_proj.bias
+            c.y if c.q.requires_grad or not torch.is_grad_enabled() else c.y.detach() + 0.0 * c.out_proj.bias
         ),
     ),
     frozen_bias_freezes_weight=on(
-        "CS: frozen_leaves",
-        compute=lambda c: c.but(value=c.value if c.out_proj.bias.requires_grad else c.value.detach()),
+        "CS: frozen_leaves", compute=lambda c: c.but(value=c.v if c.out_proj.bias.requires_grad else c.v.detach())
     ),
 )
-
-# --- dropout -----------------------------------------------------------------------------------------------------
 
 
 def dropped(call, like):
@@ -103,19 +88,17 @@ def dropped(call, like):
 
 plant(
     dropout_not_rescaled=on(
-        "NS: dropout_mean", weights=lambda c: c.result * (torch.rand_like(c.result) >= c.dropout * c.training)
+        "NS: dropout_mean", weights=lambda c: c.y * (torch.rand_like(c.y) >= c.dropout * c.training)
     ),
-    dropout_of_half_the_rate=on("CS: dropout_rate", weights=lambda c: F.dropout(c.result, c.dropout / 2, c.training)),
-    dropout_shared_by_rows=on("NS: dropout_differs", weights=lambda c: c.result * dropped(c, c.result[:1])),
+    dropout_of_half_the_rate=on("CS: dropout_rate", weights=lambda c: F.dropout(c.y, c.dropout / 2, c.training)),
+    dropout_shared_by_rows=on("NS: dropout_differs", weights=lambda c: c.y * dropped(c, c.y[:1])),
     dropout_of_first_call=on(
         "NS: dropout_differs",
-        weights=lambda c: c.result * kept(c, c.result.shape, lambda: dropped(c, c.result)) if c.training else c.result,
+        weights=lambda c: c.y * c.kept(c.y.shape, lambda: dropped(c, c.y)) if c.training else c.y,
     ),
-    dropout_shared_by_heads=on("NS: dropout_per_head", weights=lambda c: c.result * dropped(c, c.result[:, :1])),
-    dropout_shared_by_positions=on("NC: dropout_per_head", weights=lambda c: c.result * dropped(c, c.result[:, :, :1])),
+    dropout_shared_by_heads=on("NS: dropout_per_head", weights=lambda c: c.y * dropped(c, c.y[:, :1])),
+    dropout_shared_by_positions=on("NC: dropout_per_head", weights=lambda c: c.y * dropped(c, c.y[:, :, :1])),
 )
-
-# --- parameters and other leaves of the graph --------------------------------------------------------------------
 
 
 def zeros(*sizes):
@@ -128,50 +111,47 @@ plant(
     unused_when_short=on(
         "CS: parameters_in_every_batch",
         made=lambda m: {"far": nn.Parameter(torch.zeros(m.head_dim))},
-        attend=lambda c: c.result + c.far if c.n > 50 else c.result,
+        attend=lambda c: c.y + c.far if c.n > 50 else c.y,
     ),
     unused_parameter=on("NS: parameters_learn", made=lambda m: {"temperature": parameter(m.num_heads)}),
     rounded_parameter=on(
         "CC: parameters_learn",
         made=lambda m: {"temperature": parameter(m.num_heads, 1, 1)},
-        query=lambda c: c.query * c.temperature.round(),
+        query=lambda c: c.q * c.temperature.round(),
     ),
     # both maps of a low-rank addition start at zero, so neither ever gets a gradient
     two_zero_maps=on(
         "NS: parameters_learn",
         made=lambda m: {"down": zeros(m.embed_dim, 4), "up": zeros(4, m.embed_dim)},
-        compute=lambda c: c.but(value=c.value + c.up(c.down(c.value))),
+        compute=lambda c: c.but(value=c.v + c.up(c.down(c.v))),
     ),
     hidden_tensor=on(
         "NS: graph_leaves",
         made=lambda _: {"temperature": torch.ones((), requires_grad=True)},
-        query=lambda c: c.query * c.temperature,
+        query=lambda c: c.q * c.temperature,
     ),
     list_of_tensors=on(
         "CS: graph_leaves",
         made=lambda m: {"scales": [torch.ones(m.head_dim, requires_grad=True)]},
-        value=lambda c: c.value * c.scales[0],
+        value=lambda c: c.v * c.scales[0],
     ),
     buffer_with_gradient=on(
         "NC: graph_leaves",
         made=lambda m: m.register_buffer("scale_of_value", torch.ones(m.head_dim).requires_grad_()),
-        value=lambda c: c.value * c.scale_of_value,
+        value=lambda c: c.v * c.scale_of_value,
     ),
-    leaf_in_forward=on("NS: graph_leaves", value=lambda c: c.value + torch.zeros(1, requires_grad=True)),
+    leaf_in_forward=on("NS: graph_leaves", value=lambda c: c.v + torch.zeros(1, requires_grad=True)),
     # a list of modules that is no ``ModuleList``
     linear_in_tuple=on(
-        "CC: graph_leaves",
-        made=lambda m: {"maps": (nn.Linear(m.head_dim, m.head_dim),)},
-        value=lambda c: c.maps[0](c.value),
+        "CC: graph_leaves", made=lambda m: {"maps": (nn.Linear(m.head_dim, m.head_dim))}, value=lambda c: c.maps[0](c.v)
     ),
     leaf_in_loss=on(
         "NS: graph_leaves",
         made=lambda _: {"log_weights": [torch.zeros((), requires_grad=True)]},
-        attend=lambda c: c.add_loss(c.query.square().mean((1, 3)) * c.log_weights[0].exp(), c.padding) or c.result,
+        attend=lambda c: c.add_loss(c.q.square().mean((1, 3)) * c.log_weights[0].exp(), c.padding) or c.y,
     ),
     rule_of_nobody=on(
-        "NS: param_group_overrides",
-        param_group_overrides=lambda _: {"decay": ParamGroupOverride(learning_rate=1e-4)},
+        "NS: param_group_overrides", param_group_overrides=lambda _: {"decay": ParamGroupOverride(learning_rate=1e-4)}
     ),
     rule_below_zero=on(
         "NC: param_group_overrides",
@@ -179,8 +159,6 @@ plant(
         param_group_overrides=lambda _: {"temperature": ParamGroupOverride(weight_decay=-0.1)},
     ),
 )
-
-# --- losses ------------------------------------------------------------------------------------------------------
 
 
 def is_first(call):
@@ -204,7 +182,6 @@ def adds_loss(call):
 
 
 plant(
-    # a target's loss trains on what comes later
     loss_of_weights_without_mask=on(
         "CS: loss_lookahead",
         Sharpened,
@@ -234,12 +211,12 @@ plant(
         add_losses=lambda c: c.add_loss(
             loss(c) if c.padding.query is None else loss(c).masked_fill(c.padding.query, 5.0)
         ),
-        attend=lambda c: c.result * (1.0 + 0.1 * torch.randn(c.query.shape[:2])[..., None, None] * c.training),
+        attend=lambda c: c.y * (1.0 + 0.1 * torch.randn(c.q.shape[:2])[..., None, None] * c.training),
     ),
     loss_in_evaluation=on("NS: loss_once", Sharpened, add_loss=lambda c: c._losses.append(c.loss.mean())),
     loss_given_twice=on("CS: loss_once", Sharpened, auxiliary_loss=losses_so_far),
     loss_dropped_by_evaluation=on(
-        "NS: loss_once", Sharpened, weights=lambda c: (c if c.training else c.set(_losses=[])).result
+        "NS: loss_once", Sharpened, weights=lambda c: (c if c.training else c.set(_losses=[])).y
     ),
     loss_twice_recomputed=on(
         "NC: loss_once", Sharpened, add_loss=lambda c: c.training and c._losses.append(c.loss.mean())
@@ -247,7 +224,7 @@ plant(
     loss_kept_for_next_query=on(
         "NS: loss_once",
         Sharpened,
-        attend=lambda c: (c.set(_losses=[]) if is_first(c) else c).result,
+        attend=lambda c: (c.set(_losses=[]) if is_first(c) else c).y,
         auxiliary_loss=losses_so_far,
     ),
     scalar_loss_of_inputs=on(
@@ -257,25 +234,21 @@ plant(
     scalar_loss_of_detached_inputs=on(
         "CC: loss_number",
         Sharpened,
-        add_losses=lambda c: c.add_loss(c.temperature.square().mean() * c.query.detach().abs().mean()),
+        add_losses=lambda c: c.add_loss(c.temperature.square().mean() * c.q.detach().abs().mean()),
     ),
     loss_of_largest_query=on(
         "NS: loss_number",
         Sharpened,
-        add_losses=lambda c: c.add_loss(c.query.detach().abs().amax() * c.temperature.square().mean()),
+        add_losses=lambda c: c.add_loss(c.q.detach().abs().amax() * c.temperature.square().mean()),
     ),
-    # a scalar of the inputs, which no call of ``add_loss`` adds
     loss_appended=on(
-        "NS: loss_number",
-        attend=lambda c: (is_first(c) and c._losses.append(c.query.square().mean())) or c.result,
+        "NS: loss_number", attend=lambda c: (is_first(c) and c._losses.append(c.q.square().mean())) or c.y
     ),
 )
 
-# --- statistics --------------------------------------------------------------------------------------------------
-
 
 def changes_buffer(call):
-    output = call.result
+    output = call.y
     if call.training:
         call.centroids.lerp_(call.key.detach().mean((0, 2)).unsqueeze(1), 0.01)
     return output
@@ -308,7 +281,7 @@ class Gathering(Weighted):
 def uses_mean_in_evaluation(call):
     keys = call.real_keys(call.key, call.padding)
     call.accumulate_statistics(total=keys.sum((0, 1, 2)), count=torch.ones(()))
-    return call.result if call.training else call.but(value=call.value + call.mean)
+    return call.y if call.training else call.but(value=call.value + call.mean)
 
 
 def gathers_small_twice(call):
@@ -325,9 +298,7 @@ plant(
     buffer_changes_in_backward=on(
         "NS: forward_keeps_state",
         Clustered,
-        attend=lambda c: (
-            hooked(c.result, lambda g: nothing(c.centroids.add_(0.01 * g.mean()))) if c.training else c.result
-        ),
+        attend=lambda c: hooked(c.y, lambda g: nothing(c.centroids.add_(0.01 * g.mean()))) if c.training else c.y,
     ),
     gathers_twice=on("NS: statistics_once", Clustered, accumulate_statistics=gathers_twice),
     gathers_in_evaluation=on("NS: statistics_once", Clustered, accumulate_statistics=gathers_always),
@@ -339,9 +310,7 @@ plant(
     statistics_of_padding=on("NC: statistics_padding", Clustered, collected=lambda c: c.but(padding=PaddingMasks())),
     # each pass gives means instead of sums, so how many passes a step has decides what is learned
     statistics_of_means=on(
-        "CS: statistics_padding",
-        Clustered,
-        collected=lambda c: (c.result[0], c.result[1] / c.result[0].sum((0, 2)).unsqueeze(-1)),
+        "CS: statistics_padding", Clustered, collected=lambda c: (c.y[0], c.y[1] / c.y[0].sum((0, 2)).unsqueeze(-1))
     ),
     learns_unsaved=on(
         "NC: statistics_once",

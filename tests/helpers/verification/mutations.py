@@ -74,14 +74,17 @@ class Weighted(Method):
         return logits.softmax(-1) @ value
 
 
+SHORT = {"q": "query", "k": "key", "v": "value"}
+
+
 class Call:
-    """A call of a method: its arguments and the attributes of its module by name, and what the method gives."""
+    """A call of a method: its arguments and the attributes of its module by name, and ``y``, what the method gives."""
 
     def __init__(self, method, module, arguments):
         self.method, self.module, self.arguments = method, module, arguments
 
     def __getattr__(self, name):
-        arguments = self.__dict__["arguments"]
+        name, arguments = SHORT.get(name, name), self.__dict__["arguments"]
         return arguments[name] if name in arguments else getattr(self.module, name)
 
     def but(self, **changed):
@@ -95,18 +98,38 @@ class Call:
         return self
 
     @functools.cached_property
-    def result(self):
+    def y(self):
         return self.but()
+
+    def kept(self, name, compute):
+        """Return what ``compute`` gave when the module was last called with the same ``name``."""
+        if self.module.memory is None or self.module.memory[0] != name:
+            self.set(memory=(name, compute()))
+        return self.module.memory[1]
+
+    def during(self, flag):
+        """Return the result of a call during which an attribute of the module is True."""
+        result = self.set(**{flag: True}).y
+        self.set(**{flag: False})
+        return result
+
+    def with_mask(self, wrong):
+        """Return the result, or what is ``wrong`` of the mask where there is one."""
+        return self.y if self.mask is None else wrong(self.mask)
+
+    def without_grad(self, wrong):
+        """Return the result, or what is ``wrong`` where no gradient is computed."""
+        return self.y if torch.is_grad_enabled() else wrong()
 
     @property
     def output(self):
         """The first of two results, of decoding."""
-        return self.result[0]
+        return self.y[0]
 
     @property
     def new(self):
         """The second of two results, the state after decoding."""
-        return self.result[1]
+        return self.y[1]
 
     @property
     def n(self):
@@ -157,7 +180,7 @@ def variant(base: type, **members: Any) -> type:
     """
     made = members.pop("made", None)
     if made is not None:
-        members["set_up"] = lambda call: nothing(call.result, call.set(**made(call.module) or {}))
+        members["set_up"] = lambda call: nothing(call.y, call.set(**made(call.module) or {}))
     inputs = {name: members.pop(name) for name in ("query", "key", "value", "padding") if name in members}
     if inputs:
         members["attend"] = lambda call: call.but(**{name: change(call) for name, change in inputs.items()})
@@ -193,30 +216,6 @@ def nothing(*_done):
     """Return nothing."""
 
 
-def kept(call, name, compute):
-    """Return what ``compute`` gave when the module was last called with the same ``name``."""
-    if call.module.memory is None or call.module.memory[0] != name:
-        call.set(memory=(name, compute()))
-    return call.module.memory[1]
-
-
-def with_mask(call, wrong):
-    """Return the result, or what is ``wrong`` of the mask where there is one."""
-    return call.result if call.mask is None else wrong(call.mask)
-
-
-def without_grad(call, wrong):
-    """Return the result, or what is ``wrong`` where no gradient is computed."""
-    return call.result if torch.is_grad_enabled() else wrong()
-
-
-def during(call, flag):
-    """Return the result of a call during which an attribute of the module is True."""
-    result = call.set(**{flag: True}).result
-    call.set(**{flag: False})
-    return result
-
-
 def hooked(x, hook):
     """Return ``x``, whose gradient passes through ``hook``."""
     if x.requires_grad:
@@ -238,11 +237,6 @@ def by_hand(forward, backward):
             return backward(gradient, *context.saved_tensors)
 
     return ByHand.apply
-
-
-def viewed(x):
-    """Return ``x``, which must be contiguous."""
-    return x.view(-1).view_as(x)
 
 
 def parameter(*size):
