@@ -30,14 +30,10 @@ plant(
     random_beyond_800=on(
         "NS: eval_repeatable", long=MEDIUM, value=lambda c: c.v * (torch.rand(c.m, 1) > 0.1) if c.m > 800 else c.v
     ),
-    number_of_another_generator=on(
-        "NS: same_seed", weights=lambda c: c.y * (random.uniform(0.9, 1.1) if c.training else 1.0)
-    ),
+    other_generator=on("NS: same_seed", weights=lambda c: c.y * (random.uniform(0.9, 1.1) if c.training else 1.0)),
     scaled_in_evaluation=on("NS: training_is_evaluation", query=lambda c: c.q * (1.0 if c.training else 1.01)),
     scales_where_it_drops=on("CS: training_is_evaluation", weights=lambda c: c.y * (0.9 if c.weight_dropout else 1.0)),
-    scales_when_compiled=on(
-        "NS: compiled_branch", weights=lambda c: c.y * (1.5 if torch.compiler.is_compiling() else 1.0)
-    ),
+    compiled_scale=on("NS: compiled_branch", weights=lambda c: c.y * (1.5 if torch.compiler.is_compiling() else 1.0)),
     last_keys_lost_between_threads=on("NS: several_threads", value=lost_between_threads),
     keeps_table=on("NC: inference_mode", value=lambda c: c.v * c.kept(None, lambda: table(c.head_dim))),
 )
@@ -86,9 +82,7 @@ plant(
     counts_calls=on(
         "CS: no_counters", calls=0, query=lambda c: c.q if c.set(calls=c.calls + 1).calls < 1000 else c.q.flip(-1)
     ),
-    counts_on_class=on(
-        "NS: no_counters", calls=0, attend=lambda c: setattr(type(c.module), "calls", c.calls + 1) or c.y
-    ),
+    class_counts=on("NS: no_counters", calls=0, attend=lambda c: setattr(type(c.module), "calls", c.calls + 1) or c.y),
     changes_after_fifty_calls=on(
         "NS: many_calls",
         made=lambda _: {"number": itertools.count().__next__},
@@ -110,9 +104,7 @@ plant(
         query=lambda c: c.q / c.temperature,
     ),
     scales_in_place=on("NS: inputs_untouched", compute=lambda c: c.but(query=torch.no_grad()(c.q.mul_)(0.5))),
-    first_key_made_real_in_mask_of_caller=on(
-        "NC: inputs_untouched", attend=lambda c: nothing(c.mask is None or c.mask[:, 0].fill_(False)) or c.y
-    ),
+    unmasks=on("NC: inputs_untouched", attend=lambda c: nothing(c.mask is None or c.mask[:, 0].fill_(False)) or c.y),
     repairs_the_mask=on("NS: inputs_untouched", forward=repairs_mask),
 )
 
@@ -150,13 +142,9 @@ plant(
 
 plant(
     seeds_in_constructor=on("NS: generators_untouched", made=lambda _: nothing(torch.manual_seed(0))),
-    seeds_in_training=on(
-        "NS: generators_untouched", attend=lambda c: nothing(c.training and torch.manual_seed(0)) or c.y
-    ),
+    training_seeds=on("NS: generators_untouched", attend=lambda c: nothing(c.training and torch.manual_seed(0)) or c.y),
     draws_in_evaluation=on("CS: generators_untouched", attend=lambda c: c.y + 0.0 * torch.rand(())),
-    draws_from_numpy=on(
-        "NC: generators_untouched", attend=lambda c: c.y + (0.0 * np.random.rand() if c.training else 0.0)
-    ),
+    numpy_draws=on("NC: generators_untouched", attend=lambda c: c.y + (0.0 * np.random.rand() if c.training else 0.0)),
     prompt_draws=on("CC: generators_untouched", prefill=lambda c: (c.output + 0.0 * torch.rand(()), c.new)),
     step_disables_gradients=on("CS: settings_untouched", step=lambda c: nothing(torch.set_grad_enabled(False)) or c.y),
     step_on_one_thread=on("CS: settings_untouched", step=lambda c: torch.set_num_threads(1) or c.y),
@@ -167,12 +155,8 @@ plant(
     flushes_denormal_numbers_in_backward=on(
         "NS: settings_untouched", attend=lambda c: hooked(c.y, lambda _: nothing(torch.set_flush_denormal(True)))
     ),
-    leaves_autocast_without_cache=on(
-        "NC: settings_untouched", attend=lambda c: torch.set_autocast_cache_enabled(False) or c.y
-    ),
-    switches_autocast_off=on(
-        "NS: settings_untouched", forward=lambda c: (c.y, torch.set_autocast_enabled("cpu", False))[0]
-    ),
+    no_autocast_cache=on("NC: settings_untouched", attend=lambda c: torch.set_autocast_cache_enabled(False) or c.y),
+    autocast_off=on("NS: settings_untouched", forward=lambda c: (c.y, torch.set_autocast_enabled("cpu", False))[0]),
 )
 
 

@@ -32,9 +32,7 @@ plant(
     ),
     # as cosFormer was published
     divided_by_final_length=on("CS CC: lookahead_length", query=lambda c: c.q / (1.0 + c.n / 100)),
-    queries_centered_over_targets=on(
-        "CC: lookahead_gradient lookahead_perturbation", query=lambda c: c.q - c.q.mean(2, keepdim=True)
-    ),
+    centered_query=on("CC: lookahead_gradient lookahead_perturbation", query=lambda c: c.q - c.q.mean(2, keepdim=True)),
     gate_sees_all=on(
         "CS CC: lookahead_gradient lookahead_perturbation",
         Gated,
@@ -78,9 +76,7 @@ plant(
         step=lambda c: c.during("steps"),
         prefill=lambda c: (c.output, c.state if c.n == 1 and not c.steps else c.new),
     ),
-    gate_lost_in_decoding=on(
-        "CS: decode_steps decode_after_prefill", Gated, decode=lambda c: c.but(gate=torch.ones_like(c.gate))
-    ),
+    lost_gate=on("CS: decode_steps decode_after_prefill", Gated, decode=lambda c: c.but(gate=torch.ones_like(c.gate))),
     cache_of_500=on(
         "CS: decode_steps decode_after_prefill",
         long=MEDIUM,
@@ -93,9 +89,7 @@ plant(
         Gated,
         decode=lambda c: c.but(state={name: x.view(len(x), -1).view_as(x) for name, x in c.state.items()}),
     ),
-    step_divides_by_token=on(
-        "CS: zero_tokens", Gated, step=lambda c: (c.output * (c.query_t.norm() / c.query_t.norm()), c.new)
-    ),
+    divided_step=on("CS: zero_tokens", Gated, step=lambda c: (c.output * (c.query_t.norm() / c.query_t.norm()), c.new)),
     step_shares_scale=on(
         "CS: decode_bad_row", Gated, step=lambda c: (c.output * (x := c.query_t.abs().max().clamp_min(1.0)) / x, c.new)
     ),
@@ -104,12 +98,8 @@ plant(
         Gated,
         decode=lambda c: c.but(state={name: x[torch.arange(len(x)) % 32] for name, x in c.state.items()}),
     ),
-    prompt_of_many_rows=on(
-        "CC: decode_many_rows", prefill=lambda c: (c.output.roll(int(len(c.q) >= 40 and c.n == 1), 0), c.new)
-    ),
-    no_state_in_training=on(
-        "CS: decode_in_training", Gated, decode=lambda c: (c.output, c.state if c.training else c.new)
-    ),
+    many_rows=on("CC: decode_many_rows", prefill=lambda c: (c.output.roll(int(len(c.q) >= 40 and c.n == 1), 0), c.new)),
+    trains_stateless=on("CS: decode_in_training", Gated, decode=lambda c: (c.output, c.state if c.training else c.new)),
     prompt_scaled_in_training=on(
         "CS: decode_in_training", Gated, prefill=lambda c: (c.output * (1.01 if c.training and c.n > 1 else 1.0), c.new)
     ),
@@ -239,7 +229,7 @@ def counts_all_sequences(call):
     return call.output * (count / call.count)[:, None, None, None], call.new | {"count": count}
 
 
-def continues_its_own_state(call):
+def own_state(call):
     """A prompt of a batch of the same size as the last one continues the state that the module remembers."""
     is_prompt = call.n > 1 and len(call.query) > 2
     is_taken = is_prompt and call.memory is not None and call.memory["sum"].shape == call.state["sum"].shape
@@ -283,9 +273,7 @@ plant(
         attend=lambda c: c.set(factor=c.factor * (0.9 if c.training else 1.0)).y,
         decode=lambda c: c.but(gate=c.gate * c.factor),
     ),
-    continues_its_own_state=on(
-        "CS: decode_walk", Gated, init_decode_state=lambda c: c.set(memory=None).y, decode=continues_its_own_state
-    ),
+    own_state=on("CS: decode_walk", Gated, init_decode_state=lambda c: c.set(memory=None).y, decode=own_state),
     step_after_padded_chunk=on("CS: decode_walk", Gated, decode=step_after_padded_chunk),
     weights_of_first_prompt=on("CS: decode_walk", Gated, key_side_inputs=weights_of_first_prompt),
 )

@@ -135,9 +135,7 @@ plant(
         attend=lambda c: c.y + c.v.abs().amax(2, keepdim=True) - c.v.abs().amax(2, keepdim=True),
     ),
     divided_by_deviation_over_positions=on("NS: length_one", value=lambda c: c.v / (1.0 + c.v.std(2, keepdim=True))),
-    needs_whole_blocks=on(
-        "NS: any_length", query=lambda c: c.q.unflatten(2, (-1, 16)).flatten(2, 3) if c.n > 16 else c.q
-    ),
+    whole_blocks=on("NS: any_length", query=lambda c: c.q.unflatten(2, (-1, 16)).flatten(2, 3) if c.n > 16 else c.q),
     infinite_beyond_4100=on("CS: any_length", long=LONG, attend=lambda c: c.y * (torch.inf if c.n > 4100 else 1.0)),
     no_maximum_subtracted=on("NS: finite_gradients", weights=lambda c: shares(c.logits.exp())),
     scale_forgotten_in_fast_form=on("NS: fast_is_reference", query=lambda c: c.q / c.scale),
@@ -184,9 +182,7 @@ plant(
     forgets_far_tokens_in_16_bits=on(
         "NS: autocast_output", weights=lambda c: c.y.masked_fill((torch.arange(c.m) > 300) & autocast(), 0.0)
     ),
-    half_gradient_under_autocast=on(
-        "NS: autocast_gradient", weights=lambda c: hooked(c.y, lambda g: g / 2) if autocast() else c.y
-    ),
+    halved_gradient=on("NS: autocast_gradient", weights=lambda c: hooked(c.y, lambda g: g / 2) if autocast() else c.y),
     detached_mask_under_autocast=on(
         "CS: autocast_gradient", weights=lambda c: c.with_mask(lambda _: c.y.detach() if autocast() else c.y)
     ),
@@ -207,21 +203,13 @@ plant(
     positions_in_dtype=on(
         "NS: module_in_bfloat16", query=lambda c: c.q * positions(c)[: c.n], key=lambda c: c.k * positions(c)
     ),
-    positions_counted_in_bfloat16=on(
-        "NS: module_in_bfloat16", attend=lambda c: c.with_mask(lambda x: c.y + miscounted(c, x))
-    ),
-    mask_forgotten_in_bfloat16=on(
-        "NC: module_in_bfloat16", weights=lambda c: in_coarse_mask(c, lambda c: c.logits.softmax(-1))
-    ),
-    nan_at_masks_in_bfloat16=on(
-        "NS: module_in_bfloat16", attend=lambda c: in_coarse_mask(c, lambda c: c.y * torch.nan)
-    ),
+    coarse_position_counts=on("NS: module_in_bfloat16", attend=lambda c: c.with_mask(lambda x: c.y + miscounted(c, x))),
+    coarse_mask_lost=on("NC: module_in_bfloat16", weights=lambda c: in_coarse_mask(c, lambda c: c.logits.softmax(-1))),
+    nan_at_coarse_masks=on("NS: module_in_bfloat16", attend=lambda c: in_coarse_mask(c, lambda c: c.y * torch.nan)),
     factor_in_default_dtype=on("CC: default_dtype", attend=lambda c: c.y * torch.ones(1)),
     returns_double=on("NS: output_type", compute=lambda c: c.y if c.training else c.y.double()),
     no_mask_in_wide_heads=on("CS: model_sizes", forgets=lambda c: c.head_dim >= 64),
-    rows_mixed_in_many_heads=on(
-        "NC: model_sizes", attend=lambda c: c.y + 0.01 * (c.num_heads >= 16) * c.y.mean(0, keepdim=True)
-    ),
+    heads_mix_rows=on("NC: model_sizes", attend=lambda c: c.y + 0.01 * (c.num_heads >= 16) * c.y.mean(0, keepdim=True)),
     even_heads_alone=on("NS: model_sizes", attend=lambda c: c.y * torch.ones(c.head_dim // 2 * 2)),
     detached_in_odd_heads=on("CS: model_sizes_gradient", weights=lambda c: c.y.detach() if c.head_dim % 2 else c.y),
     many_parameters=on("NS: parameter_budget", made=lambda m: {"hidden": nn.Linear(m.embed_dim, 8 * m.embed_dim)}),

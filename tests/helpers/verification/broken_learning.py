@@ -49,9 +49,7 @@ views_gradient = by_hand(torch.clone, lambda g, _: g.view(-1).view_as(g))
 
 plant(
     half_of_key_detached=on("NS: gradient_is_derivative", key=lambda c: 0.5 * (c.k + c.k.detach())),
-    detached_beyond_1000=on(
-        "NS: gradient_is_derivative", long=MEDIUM, weights=lambda c: c.y.detach() if c.n > 1000 else c.y
-    ),
+    detached_1000=on("NS: gradient_is_derivative", long=MEDIUM, weights=lambda c: c.y.detach() if c.n > 1000 else c.y),
     detached_in_training=on(
         "NS: gradient_is_derivative fast_is_reference",
         value=lambda c: 0.9 * c.v + 0.1 * c.v.detach() if c.training else c.v,
@@ -87,9 +85,7 @@ def dropped(call, like):
 
 
 plant(
-    dropout_not_rescaled=on(
-        "NS: dropout_mean", weights=lambda c: c.y * (torch.rand_like(c.y) >= c.dropout * c.training)
-    ),
+    unscaled_dropout=on("NS: dropout_mean", weights=lambda c: c.y * (torch.rand_like(c.y) >= c.dropout * c.training)),
     dropout_of_half_the_rate=on("CS: dropout_rate", weights=lambda c: F.dropout(c.y, c.dropout / 2, c.training)),
     dropout_shared_by_rows=on("NS: dropout_differs", weights=lambda c: c.y * dropped(c, c.y[:1])),
     dropout_of_first_call=on(
@@ -143,7 +139,9 @@ plant(
     leaf_in_forward=on("NS: graph_leaves", value=lambda c: c.v + torch.zeros(1, requires_grad=True)),
     # a list of modules that is no ``ModuleList``
     linear_in_tuple=on(
-        "CC: graph_leaves", made=lambda m: {"maps": (nn.Linear(m.head_dim, m.head_dim))}, value=lambda c: c.maps[0](c.v)
+        "CC: graph_leaves",
+        made=lambda m: {"maps": (nn.Linear(m.head_dim, m.head_dim),)},
+        value=lambda c: c.maps[0](c.v),
     ),
     leaf_in_loss=on(
         "NS: graph_leaves",
@@ -215,21 +213,15 @@ plant(
     ),
     loss_in_evaluation=on("NS: loss_once", Sharpened, add_loss=lambda c: c._losses.append(c.loss.mean())),
     loss_given_twice=on("CS: loss_once", Sharpened, auxiliary_loss=losses_so_far),
-    loss_dropped_by_evaluation=on(
-        "NS: loss_once", Sharpened, weights=lambda c: (c if c.training else c.set(_losses=[])).y
-    ),
-    loss_twice_recomputed=on(
-        "NC: loss_once", Sharpened, add_loss=lambda c: c.training and c._losses.append(c.loss.mean())
-    ),
+    loss_dropped=on("NS: loss_once", Sharpened, weights=lambda c: (c if c.training else c.set(_losses=[])).y),
+    recomputed_loss=on("NC: loss_once", Sharpened, add_loss=lambda c: c.training and c._losses.append(c.loss.mean())),
     loss_kept_for_next_query=on(
         "NS: loss_once",
         Sharpened,
         attend=lambda c: (c.set(_losses=[]) if is_first(c) else c).y,
         auxiliary_loss=losses_so_far,
     ),
-    scalar_loss_of_inputs=on(
-        "NS: loss_number", Sharpened, add_losses=lambda c: c.add_loss(loss(c).mean(), PaddingMasks())
-    ),
+    loss_of_inputs=on("NS: loss_number", Sharpened, add_losses=lambda c: c.add_loss(loss(c).mean(), PaddingMasks())),
     scalar_loss_of_first_row=on("NS: loss_number", Sharpened, add_losses=lambda c: c.add_loss(loss(c)[0].mean())),
     scalar_loss_of_detached_inputs=on(
         "CC: loss_number",
@@ -241,9 +233,7 @@ plant(
         Sharpened,
         add_losses=lambda c: c.add_loss(c.q.detach().abs().amax() * c.temperature.square().mean()),
     ),
-    loss_appended=on(
-        "NS: loss_number", attend=lambda c: (is_first(c) and c._losses.append(c.q.square().mean())) or c.y
-    ),
+    own_loss=on("NS: loss_number", attend=lambda c: (is_first(c) and c._losses.append(c.q.square().mean())) or c.y),
 )
 
 
