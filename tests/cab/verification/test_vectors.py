@@ -43,14 +43,11 @@ def test_a_manifest_explains_every_vector_and_defines_every_function(folder):
     assert rows["weights/convolutions.key.weight"]["layout"] == "4 H 1 E"
     assert rows["weights/convolutions.key.weight"]["meaning"] == "[tap, head, 1, feature], the oldest token first"
     assert {"terms", "write", "unit", "rms_norm"} <= manifest["definitions"].keys()
-    assert manifest["definitions"]["norm_eps"] == "1e-05"
     parts = ("q_proj", "terms.log_decay", "update.output", "finish", "output", "state.memory")
     stages = [f"whole/{part}" for part in parts]
     assert [name for name in rows if name in stages] == stages
     assert manifest["options"] | {"decay": "softplus", "short_convolution": 4} == manifest["options"]
-    assert "y_t = b + sum" in manifest["definitions"]["ShortConvolution"]
     assert "log_decay: [B or 1, H, N] per head" in rows["whole/terms.log_decay"]["meaning"]
-    assert "memory: S after" in rows["whole/update.memory"]["meaning"]
     np.testing.assert_allclose(vectors["steps/output"], vectors["whole/output"], atol=1e-12)
 
 

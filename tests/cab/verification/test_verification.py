@@ -7,53 +7,18 @@ import sys
 
 import pytest
 import torch
-from torch import nn
 
 from cab import UserError
 from cab.claims import Claims
 from cab.registry.registries import ATTENTIONS
 from cab.verification import verify_attention
 from cab.verification.causality import BORDERS, ODD_LENGTHS
-from cab.verification.compare import difference, distance, error_at
 from cab.verification.growth import peak_bytes
 
 
 def test_results_do_not_depend_on_other_checks():
     alone = verify_attention("abc", "CS", checks=["padded_left"], quick=True)
     assert alone[0] in verify_attention("abc", "CS", checks=["padded_right", "padded_left"], quick=True)
-
-
-class Needy(nn.Module):
-    def __init__(self, pattern, window):  # noqa: ARG002
-        super().__init__()
-
-
-class Unmeasured(nn.Module):
-    def __init__(self, width=16):  # noqa: ARG002
-        super().__init__()
-
-
-@pytest.mark.parametrize(
-    ("cls", "message"),
-    [
-        (Needy, r"cannot build Needy for pattern NS from pattern: TypeError.*'window'"),
-        (Unmeasured, "the width of Unmeasured is unknown"),
-    ],
-)
-def test_class_that_cannot_be_built(cls, message):
-    with pytest.raises(UserError, match=message):
-        verify_attention(cls, "NS")
-
-
-def test_error_is_relative_to_the_place_and_to_the_typical_size():
-    expected = torch.tensor([[1.0, -1.0], [100.0, 100.0], [0.0, 0.0]])
-    errors = error_at(expected + 0.1, expected)
-    torch.testing.assert_close(errors.float(), torch.tensor([0.1 / 2, 0.1 / 101, 0.1]))
-    assert difference(expected, expected) == 0.0
-    assert difference(torch.tensor([[torch.nan, 0.0]]), torch.zeros(1, 2)) == torch.inf
-    assert difference(torch.zeros(0, 4), torch.zeros(0, 4)) == 0.0
-    assert distance(torch.tensor([3.0, 5.0]), torch.tensor([3.0, 4.0])) == pytest.approx(0.2)
-    assert distance(torch.tensor([torch.inf]), torch.tensor([1.0])) == torch.inf
 
 
 def test_borders_of_usual_blocks_are_among_those_looked_at():

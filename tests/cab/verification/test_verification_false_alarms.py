@@ -11,7 +11,6 @@ from torch.utils.checkpoint import checkpoint
 from cab.registry.registries import ATTENTIONS
 from cab.verification import verify_attention
 from cab.verification.foreign import adapter_of, subject_class
-from cab.verification.growth import _power
 from tests.helpers.verification import mutations, sound, sound_learning
 from tests.helpers.verification.mutations import failures, variant
 
@@ -138,9 +137,3 @@ def test_dropout_of_a_whole_layer_is_not_that_of_weights():
         return nn.TransformerEncoderLayer(embed_dim, num_heads, 2 * embed_dim, dropout, batch_first=True)
 
     assert [result.check for result in passes(layer, "NS", ["dropout"])] == ["dropout_differs"]
-
-
-def test_growth_is_not_that_of_a_constant_part():
-    assert _power({64: 16.9, 256: 97.0, 1024: 386.0}, "KiB", 1.0)[0] == pytest.approx(1.0, abs=0.01)
-    assert _power({64: 1.0, 256: 16.0, 1024: 256.0}, "KiB", 1.0)[0] == 2.0
-    assert _power({64: 1.0, 256: 1.0, 1024: 16.0}, "KiB", 1.0)[0] == 1.0
