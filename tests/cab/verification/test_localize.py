@@ -12,6 +12,7 @@ from cab.registry.registries import ATTENTIONS
 from cab.verification import verify_attention
 from cab.verification.localize import EXPERIMENTS, guilty
 from cab.verification.suite import headline, subject_of
+from tests.helpers.verification.mutations import nothing, variant
 
 
 class Mean(nn.Module):
@@ -59,7 +60,12 @@ class Sum:
         return output
 
 
-DEFECTS = [
+def hooked(name, defect):
+    """Return a function that plants a defect of the outputs in a submodule."""
+    return lambda m: m.get_submodule(name).register_forward_hook(lambda _module, _inputs, x: defect(x))
+
+
+IN_NORM = [
     ("lookahead_perturbation", lambda x: x + x.roll(-1, 1)),
     ("lookahead_length", lambda x: x * (1 + x.shape[1])),
     ("rows_independent", lambda x: x - 0.5 * x.mean(0)),
@@ -70,37 +76,25 @@ DEFECTS = [
 ]
 
 
-@pytest.mark.parametrize(("check", "defect"), DEFECTS)
-def test_a_defect_in_a_submodule_is_named(check, defect):
-    class Broken(Model):
-        def __init__(self, *, embed_dim=32):
-            super().__init__(embed_dim=embed_dim)
-            self.layers[1].norm.register_forward_hook(lambda _module, _inputs, output: defect(output))
+def between(model):
+    model.layers[0].between = lambda x: x + x.roll(-1, 1)
 
-    [result] = verify_attention(Broken, "CS", checks=[check], quick=True)
+
+DOUBLES_STEPS = hooked("out_proj", lambda x: x * (2 if x.shape[-2] == 1 else 1))
+DEFECTS = [
+    *((Model, check, hooked("layers.1.norm", defect), "layers.1.norm (LayerNorm)") for check, defect in IN_NORM),
+    (Model, "lookahead_perturbation", between, "layers.0 (Layer), between norm and out"),
+    (ATTENTIONS.get("linear").cls, "decode_steps", DOUBLES_STEPS, "out_proj (Linear)"),
+]
+
+
+@pytest.mark.parametrize(("base", "check", "plant", "place"), DEFECTS)
+def test_a_defect_in_a_submodule_is_named(base, check, plant, place):
+    cls = variant(base, __init__=lambda c: nothing(c.y, plant(c.module)))
+    [result] = verify_attention(cls, "CS", checks=[check], quick=True)
     assert not result.passed
-    assert result.guilty == "layers.1.norm (LayerNorm)"
-    assert headline([result]).count("first in layers.1.norm (LayerNorm)") == 1
-
-
-def test_a_defect_between_submodules_is_placed():
-    class Broken(Model):
-        def __init__(self, *, embed_dim=32):
-            super().__init__(embed_dim=embed_dim)
-            self.layers[0].between = lambda x: x + x.roll(-1, 1)
-
-    [result] = verify_attention(Broken, "CS", checks=["lookahead_perturbation"], quick=True)
-    assert result.guilty == "layers.0 (Layer), between norm and out"
-
-
-def test_a_defect_of_single_tokens_is_named():
-    class Broken(ATTENTIONS.get("linear").cls):
-        def __init__(self, **options):
-            super().__init__(**options)
-            self.out_proj.register_forward_hook(lambda _module, _inputs, x: x * (2 if x.shape[-2] == 1 else 1))
-
-    [result] = verify_attention(Broken, "CS", checks=["decode_steps"], quick=True)
-    assert result.guilty == "out_proj (Linear)"
+    assert result.guilty == place
+    assert headline([result]).count(f"first in {place}") == 1
 
 
 @dataclass

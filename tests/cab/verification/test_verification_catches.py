@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-
 import pytest
 
 from cab import Pattern
 from cab.registry.registries import ATTENTIONS
 from cab.verification import growth, run_checks, select_checks
 from cab.verification.subject import Subject
-from tests.helpers.verification import broken, broken_learning, broken_long, broken_packed
-from tests.helpers.verification.mutations import LONG, MUTATIONS, Weighted, failures
-
-for path in sorted(Path(broken.__file__).parent.glob("broken*.py")):
-    importlib.import_module(f"tests.helpers.verification.{path.stem}")
+from tests.helpers.verification import broken_calls, broken_decoding, broken_inputs, broken_learning  # noqa: F401
+from tests.helpers.verification.mutations import LONG, MUTATIONS, PLANTED, Weighted, failures
 
 
 @pytest.mark.parametrize(("cls", "pattern", "checks", "long"), MUTATIONS)
@@ -26,7 +20,7 @@ def test_defect_is_caught_and_named(cls, pattern, checks, long):
 
 @pytest.mark.parametrize("pattern", list(Pattern))
 def test_sound_packed_form_passes(pattern):
-    assert failures(broken_packed.PackedSoftmax, pattern, ["packed"], quick=False) == {}
+    assert failures(broken_decoding.PackedSoftmax, pattern, ["packed"], quick=False) == {}
 
 
 def test_choice_of_queries_that_sees_the_future_has_no_gradient():
@@ -36,16 +30,11 @@ def test_choice_of_queries_that_sees_the_future_has_no_gradient():
     assert [result.check for result in run_checks(subject, checks) if not result.passed] == ["lookahead_perturbation"]
 
 
-def test_length_that_fails_is_named():
-    failed = failures(broken.NeedsWholeBlocks, "NS", ["lengths"])
-    assert failed["any_length"].startswith("raised at n=17 RuntimeError: unflatten")
-
-
 @pytest.mark.parametrize("mode", ["with padding", "in evaluation", "in training"])
 def test_quadratic_memory_that_claims_to_be_linear(mode, monkeypatch):
     monkeypatch.setattr(growth, "LONGEST", 2048)
-    monkeypatch.setattr(broken_long.SometimesQuadratic, "mode", mode)
-    failed = failures(broken_long.SometimesQuadratic, "NS", ["memory_growth"], quick=False, complexity="n")
+    monkeypatch.setattr(broken_inputs.SometimesQuadratic, "mode", mode)
+    failed = failures(broken_inputs.SometimesQuadratic, "NS", ["memory_growth"], quick=False, complexity="n")
     assert mode in failed["memory_growth"]
 
 
@@ -55,22 +44,19 @@ def test_quadratic_memory_that_is_declared():
 
 @pytest.mark.parametrize("pattern", [Pattern.NS, Pattern.NC])
 def test_module_that_checks_nothing(pattern):
-    failed = failures(broken.TakesAnything, pattern, ["contract"], complexity="1")
+    failed = failures(broken_inputs.TakesAnything, pattern, ["contract"], complexity="1")
     assert {"wrong_inputs", "wrong_options"} <= set(failed)
 
 
-@pytest.mark.parametrize(
-    ("cls", "pattern", "layer"),
-    [(broken_learning.LastSeesAll, "CS", 3), (broken_learning.FirstIgnoresPadding, "NS", 0)],
-)
-def test_defect_in_one_layer_position_is_caught(cls, pattern, layer):
+@pytest.mark.parametrize(("name", "pattern", "layer"), [("last_sees_all", "CS", 3), ("first_ignores_padding", "NS", 0)])
+def test_defect_in_one_layer_position_is_caught(name, pattern, layer):
     """A single layer passes the same checks."""
-    failed = failures(cls, pattern, ["every_layer_position"], quick=False)
+    failed = failures(PLANTED[name], pattern, ["every_layer_position"], quick=False)
     assert f"at layer {layer} of 4," in failed["every_layer_position"]
-    assert not failures(cls, pattern, ["lookahead_gradient", "padded_left"])
+    assert not failures(PLANTED[name], pattern, ["lookahead_gradient", "padded_left"])
 
 
 @pytest.mark.slow
 def test_graph_break_is_found_on_demand():
-    assert set(failures(broken.LooksAtANumber, "NS", ["compile"], quick=False)) == {"compile_graph_breaks"}
+    assert set(failures(broken_inputs.LooksAtANumber, "NS", ["compile"], quick=False)) == {"compile_graph_breaks"}
     assert failures(Weighted, "NS", ["compile"], quick=False) == {}

@@ -1,86 +1,349 @@
-"""Attentions whose decoding has one defect each: states that are modified, shared or grow."""
+"""Defects of causality and decoding: what looks ahead, and states that are modified, shared, mixed or lost."""
 
 from __future__ import annotations
 
 import torch
+from torch.nn import functional as F
 
-from tests.helpers.verification.mutations import Weighted, caught
+from attentions.gla import GatedLinearAttention
+from cab import Pattern
+from tests.helpers.verification.mutations import MEDIUM, Method, future, hide, hide_padding, on, plant
 from tests.helpers.verification.sound_learning import Gated
 
 
-@caught("CS", "prefill_keeps_state")
-class WritesIntoState(Gated):
-    def decode(self, query, key, value, state, padding, **more):
-        output, new = super().decode(query, key, value, state, padding, **more)
-        if query.shape[2] > 1:
-            state["sum"].copy_(new["sum"])
-            new["sum"] = state["sum"]
-        return output, new
+def leak(call, block):
+    """Return outputs, to which a thousandth of the next token is added where a block ends."""
+    at_border = torch.arange(call.n) % block == block - 1
+    at_border[-1] = False
+    return call.y + 1e-3 * torch.where(at_border[:, None], call.value.roll(-1, 2), 0.0)
 
 
-@caught("CS", "decode_branches")
-class SharedCapacity(Weighted):
+plant(
+    forgotten_mask=on("CS: lookahead_gradient lookahead_perturbation", forgets=lambda _: True),
+    # on the path that applies dropout (Keras, 2026)
+    mask_dropped_by_dropout=on("CS: lookahead_gradient", forgets=lambda c: c.training and c.dropout > 0.0),
+    no_mask_beyond_3000=on("CS: lookahead_long lookahead_length", long=3200, forgets=lambda c: c.n > 3000),
+    border_leak_64=on("CS: lookahead_gradient lookahead_perturbation", attend=lambda c: leak(c, 64)),
+    border_leak_77=on("CS: lookahead_perturbation", long=MEDIUM, attend=lambda c: leak(c, 77)),
+    border_leak_191=on("CS: lookahead_gradient", long=MEDIUM, attend=lambda c: leak(c, 191)),
+    border_leak_1536=on("CS: lookahead_long", long=3200, attend=lambda c: leak(c, 1536)),
+    mean_of_all_values_in_training=on(
+        "CS: lookahead_in_training", attend=lambda c: c.y + 1e-3 * c.training * c.v.detach().mean(2, keepdim=True)
+    ),
+    # as cosFormer was published
+    divided_by_final_length=on("CS CC: lookahead_length", query=lambda c: c.q / (1.0 + c.n / 100)),
+    centered_query=on("CC: lookahead_gradient lookahead_perturbation", query=lambda c: c.q - c.q.mean(2, keepdim=True)),
+    gate_sees_all=on(
+        "CS CC: lookahead_gradient lookahead_perturbation",
+        Gated,
+        query_side_inputs=lambda c: c.but(query=c.q + c.q.mean(1, keepdim=True)),
+    ),
+)
+
+
+def ignores_padding(call):
+    output, state = call.but(query_padding_mask=None)
+    mask = call.query_padding_mask
+    return output if mask is None else output.masked_fill(mask[..., None], 0.0), state
+
+
+def fails_in_training(call):
+    assert not call.training
+    return call.y
+
+
+plant(
+    state_ignores_padding=on("CS: decode_padded_left decode_padded_inside", prefill=ignores_padding),
+    source_mask_lost_in_decoding=on(
+        "CC: decode_padded_right decode_padded_left decode_padded_inside",
+        init_state=lambda c: c.but(key_padding_mask=None),
+    ),
+    prefill_forgets_state=on(
+        "CS: decode_after_prefill", prefill=lambda c: c.but(state=c.init_state(len(c.q)) if c.n > 1 else c.state)
+    ),
+    prompt_of_65=on(
+        "CS: decode_after_prefill",
+        Gated,
+        decode=lambda c: (
+            c.output,
+            {name: x * (0.99 if c.n == 65 and c.mask is not None else 1.0) for name, x in c.new.items()},
+        ),
+    ),
+    prompt_of_one=on(
+        "CS: decode_after_prefill",
+        GatedLinearAttention,
+        steps=False,
+        step=lambda c: c.during("steps"),
+        prefill=lambda c: (c.output, c.state if c.n == 1 and not c.steps else c.new),
+    ),
+    lost_gate=on("CS: decode_steps decode_after_prefill", Gated, decode=lambda c: c.but(gate=torch.ones_like(c.gate))),
+    cache_of_500=on(
+        "CS: decode_steps decode_after_prefill",
+        long=MEDIUM,
+        prefill=lambda c: (c.output, {name: x[:, -500:] for name, x in c.new.items()}),
+    ),
+    step_returns_half=on("CS: output_type", step=lambda c: (c.output.bfloat16(), c.new)),
+    step_views_token=on("CS: strided_inputs", step=lambda c: c.but(query_t=c.query_t.view(-1).view_as(c.query_t))),
+    views_state=on(
+        "CS: strided_inputs",
+        Gated,
+        decode=lambda c: c.but(state={name: x.view(len(x), -1).view_as(x) for name, x in c.state.items()}),
+    ),
+    divided_step=on("CS: zero_tokens", Gated, step=lambda c: (c.output * (c.query_t.norm() / c.query_t.norm()), c.new)),
+    step_shares_scale=on(
+        "CS: decode_bad_row", Gated, step=lambda c: (c.output * (x := c.query_t.abs().max().clamp_min(1.0)) / x, c.new)
+    ),
+    step_reads_first_rows=on(
+        "CS: decode_many_rows",
+        Gated,
+        decode=lambda c: c.but(state={name: x[torch.arange(len(x)) % 32] for name, x in c.state.items()}),
+    ),
+    many_rows=on("CC: decode_many_rows", prefill=lambda c: (c.output.roll(int(len(c.q) >= 40 and c.n == 1), 0), c.new)),
+    trains_stateless=on("CS: decode_in_training", Gated, decode=lambda c: (c.output, c.state if c.training else c.new)),
+    prompt_scaled_in_training=on(
+        "CS: decode_in_training", Gated, prefill=lambda c: (c.output * (1.01 if c.training and c.n > 1 else 1.0), c.new)
+    ),
+    source_in_training=on(
+        "CC: decode_in_training", Gated, encode_source=lambda c: c.but(value=c.v * (0.9 if c.training else 1.0))
+    ),
+    step_drops_always=on("CS: decode_in_training", Gated, step=lambda c: (F.dropout(c.output, 0.1, c.training), c.new)),
+    steps_without_history=on(
+        "CS: decode_in_training",
+        Gated,
+        decode=lambda c: (c.output, {name: x.detach() if c.training and c.n == 1 else x for name, x in c.new.items()}),
+    ),
+    step_raises_in_training=on("CS: decode_in_training", Gated, step=fails_in_training),
+)
+
+
+def written(call):
+    """Return the result, whose state is written into the memory of the earlier one."""
+    return call.output, call.new | {"sum": call.state["sum"].copy_(call.new["sum"])}
+
+
+def shares_capacity(call):
     """Tokens are written into a buffer with room for 64 more, which all continuations of a state share."""
-
-    def prefill(self, query, state, *, query_padding_mask=None):
-        output, new = super().prefill(query, state, query_padding_mask=query_padding_mask)
-        before, after = state["query"].shape[1], new["query"].shape[1]
-        buffer = state["query"]._base
-        if buffer is None or buffer.dim() != 3 or buffer.shape[1] < after or buffer.shape[0] != len(query):
-            buffer = torch.zeros(len(query), after + 64, query.shape[-1])
-            buffer[:, :before] = state["query"]
-        buffer[:, before:after] = query
-        return output, new | {"query": buffer[:, :after]}
+    rows, before, after = len(call.query), call.state["query"].shape[1], call.new["query"].shape[1]
+    buffer = call.state["query"]._base
+    if buffer is None or buffer.dim() != 3 or buffer.shape[1] < after or buffer.shape[0] != rows:
+        buffer = torch.zeros(rows, after + 64, call.query.shape[-1])
+        buffer[:, :before] = call.state["query"]
+    buffer[:, before:after] = call.query
+    return call.output, call.new | {"query": buffer[:, :after]}
 
 
-@caught("CS", "state_has_rows")
-class StateWithoutRows(Gated):
-    def init_decode_state(self, batch_size, like):
-        return super().init_decode_state(batch_size, like) | {"count": like.new_zeros(1)}
-
-    def decode(self, query, key, value, state, padding, **more):
-        output, new = super().decode(query, key, value, state, padding, **more)
-        return output, new | {"count": state["count"] + query.shape[2]}
-
-
-@caught("CS", "decode_reordered")
-class PaddingOnModule(Weighted):
-    """The padding of a prompt is kept on the module, where beam search does not reorder it."""
-
-    def init_state(self, batch_size, **source):
-        self.prompt = None
-        return super().init_state(batch_size, **source)
-
-    def prefill(self, query, state, *, query_padding_mask=None):
-        if query_padding_mask is not None and query.shape[1] > 1:
-            self.prompt = query_padding_mask
-        elif self.prompt is not None:
-            rows = torch.arange(len(query)) % len(self.prompt)
-            padding = state["query_padding"].clone()
-            padding[:, : self.prompt.shape[1]] = self.prompt[rows]
-            state = state | {"query_padding": padding}
-        return super().prefill(query, state, query_padding_mask=query_padding_mask)
-
-
-@caught("CS", "step_growth")
 class GrowingState(Gated):
     """Declares a constant state, and keeps all keys."""
 
     def init_decode_state(self, batch_size, like):
         return super().init_decode_state(batch_size, like) | {"all": like.new_zeros(batch_size, 0)}
 
-    def decode(self, query, key, value, state, padding, **more):
-        output, new = super().decode(query, key, value, state, padding, **more)
+    def decode(self, query, key, value, state, padding, *, gate, strength):
+        output, new = super().decode(query, key, value, state, padding, gate=gate, strength=strength)
         return output, new | {"all": torch.cat([state["all"], key[:, 0, :, 0]], 1)}
 
 
-@caught("CS", "step_growth")
-class QuadraticStep(GrowingState):
-    """Every step compares all pairs of earlier tokens."""
+plant(
+    prompt_writes_into_state=on("CS: prefill_keeps_state", Gated, decode=lambda c: written(c) if c.n > 1 else c.y),
+    adds_to_state=on("CS: decode_keeps_state", Gated, decode=written),
+    renames_in_state=on("CS: decode_keeps_state", Gated, decode=lambda c: (c.output, c.state.update(c.new) or c.state)),
+    shared_capacity=on("CS: decode_branches", prefill=shares_capacity),
+    state_without_rows=on(
+        "CS: state_has_rows",
+        Gated,
+        init_decode_state=lambda c: c.y | {"count": c.like.new_zeros(1)},
+        decode=lambda c: (c.output, c.new | {"count": c.state["count"] + c.n}),
+    ),
+    growing_state=on("CS: step_growth", GrowingState),
+    quadratic_step=on(
+        "CS: step_growth",
+        GrowingState,
+        has_constant_size_state=False,
+        decode=lambda c: (
+            c.output + 0.0 * (c.new["all"][:, :, None] * c.new["all"][:, None]).mean((1, 2))[:, None, None, None],
+            c.new,
+        ),
+    ),
+)
 
-    has_constant_size_state = False
 
-    def decode(self, query, key, value, state, padding, **more):
-        output, new = super().decode(query, key, value, state, padding, **more)
-        pairs = new["all"][:, :, None] * new["all"][:, None]
-        return output + 0.0 * pairs.mean((1, 2))[:, None, None, None], new
+def caches_on_module(call):
+    """The cache lives on the module, so beam search cannot move its rows."""
+    output, cache = call.but(state=call.cache)
+    call.set(cache=cache)
+    return output, call.state
+
+
+def keeps_padding(call):
+    """The padding of a prompt is kept on the module, where beam search does not reorder it."""
+    state = call.state
+    if call.query_padding_mask is not None and call.n > 1:
+        call.set(prompt=call.query_padding_mask)
+    elif call.prompt is not None:
+        padding = state["query_padding"].clone()
+        padding[:, : call.prompt.shape[1]] = call.prompt[torch.arange(len(call.query)) % len(call.prompt)]
+        state = state | {"query_padding": padding}
+    return call.but(state=state)
+
+
+def sorts_rows(call):
+    """Rows are sorted by a number in the state, which is their order until they are reordered."""
+    order = call.state["row"][:, 0].argsort(stable=True)
+    output, new = call.but(state={name: x[order] for name, x in call.state.items() if name != "row"})
+    return output, new | {"row": call.state["row"]}
+
+
+def counts_on_module(call):
+    """The number of tokens is kept on the module, and its values decide."""
+    position = call.count + torch.arange(call.n)
+    call.set(count=call.count + call.n)
+    return call.output * (1.0 + 0.01 * position[:, None]), call.new
+
+
+plant(
+    state_on_module=on("CS: decode_reordered", init_state=lambda c: c.set(cache=c.y) and {}, prefill=caches_on_module),
+    padding_on_module=on("CS: decode_reordered", init_state=lambda c: c.set(prompt=None).y, prefill=keeps_padding),
+    sorts_rows=on(
+        "CS: decode_reordered",
+        Gated,
+        init_decode_state=lambda c: c.y | {"row": torch.arange(c.batch_size, dtype=c.like.dtype)[:, None]},
+        decode=sorts_rows,
+    ),
+    position_on_module=on("CS: merged_states", Gated, init_state=lambda c: c.set(count=0).y, decode=counts_on_module),
+    age_of_first_row=on(
+        "CS: merged_states",
+        Gated,
+        init_decode_state=lambda c: c.y | {"age": c.like.new_zeros(c.batch_size)},
+        decode=lambda c: (
+            c.output * (1.0 + 0.01 * (c.state["age"][:1] + torch.arange(c.n))[:, None]),
+            c.new | {"age": c.state["age"] + c.n},
+        ),
+    ),
+)
+
+
+def counts_all_sequences(call):
+    """The outputs depend on the number of tokens read since any sequence began."""
+    call.set(count=call.count + call.n)
+    count = call.state["count"] + call.n
+    return call.output * (count / call.count)[:, None, None, None], call.new | {"count": count}
+
+
+def own_state(call):
+    """A prompt of a batch of the same size as the last one continues the state that the module remembers."""
+    is_prompt = call.n > 1 and len(call.query) > 2
+    is_taken = is_prompt and call.memory is not None and call.memory["sum"].shape == call.state["sum"].shape
+    output, new = call.but(state=call.memory) if is_taken else call.y
+    call.set(memory=new)
+    return output, dict(new)
+
+
+def step_after_padded_chunk(call):
+    """A chunk with padding leaves its rows on the module, and the next step of as many rows counts as padding there."""
+    padding, mask = call.padding, call.memory
+    if padding.key is not None and call.n > 1:
+        call.set(memory=padding.key)
+    elif mask is not None and len(mask) == len(call.query) and call.n == 1:
+        padding = padding._replace(key=mask.any(1, keepdim=True))
+        call.set(memory=None)
+    return call.but(padding=padding)
+
+
+def weights_of_first_prompt(call):
+    """The strength of keys is projected with the weights that the first prompt of the module met."""
+    if call.m > 2 and call.memory is None and not call.training:
+        call.set(memory=call.strength.weight.detach().clone())
+    if call.memory is None or call.m > 2:
+        return call.y
+    return {"strength": (call.key @ call.memory.mT + call.strength.bias).sigmoid().mT}
+
+
+plant(
+    counts_on_module=on(
+        "CS: decode_walk",
+        Gated,
+        init_state=lambda c: c.set(count=0).y,
+        init_decode_state=lambda c: c.y | {"count": c.like.new_zeros(c.batch_size)},
+        decode=counts_all_sequences,
+    ),
+    training_ends_decoding=on(
+        "CS: decode_walk",
+        Gated,
+        factor=1.0,
+        attend=lambda c: c.set(factor=c.factor * (0.9 if c.training else 1.0)).y,
+        decode=lambda c: c.but(gate=c.gate * c.factor),
+    ),
+    own_state=on("CS: decode_walk", Gated, init_decode_state=lambda c: c.set(memory=None).y, decode=own_state),
+    step_after_padded_chunk=on("CS: decode_walk", Gated, decode=step_after_padded_chunk),
+    weights_of_first_prompt=on("CS: decode_walk", Gated, key_side_inputs=weights_of_first_prompt),
+)
+
+
+class PackedSoftmax(Method):
+    """Sound: all tokens are one sequence, in which pairs of tokens across a border are hidden."""
+
+    def attend(self, query, key, value, padding):
+        return self.weights(hide_padding(query @ key.mT * self.scale, padding.key)) @ value
+
+    def weights(self, logits):
+        if self.pattern is Pattern.CS:
+            logits = hide(logits, future(logits.shape[-1]))
+        return logits.softmax(-1)
+
+    def forward_packed(self, query, key=None, value=None, *, query_cu_seqlens, key_cu_seqlens=None):
+        key, value = (query, query) if key is None else (key, value)
+        numbers = self.sequence_of(query_cu_seqlens)
+        sources = numbers if key_cu_seqlens is None else self.sequence_of(key_cu_seqlens)
+        query, key, value = self.project(query[None], key[None], value[None])
+        weights = self.weights(hide(query @ key.mT * self.scale, numbers[:, None] != sources))
+        return self.out_proj(self.merge_heads(weights @ value))[0]
+
+    def sequence_of(self, ends):
+        return torch.bucketize(torch.arange(ends[-1]), ends[1:], right=True)
+
+
+def moved(x):
+    """Return tokens [B, N, D], to which functions of their positions are added."""
+    return x + (torch.arange(x.shape[1])[:, None] * torch.logspace(0, -2, x.shape[2])).sin()
+
+
+def detaches_short_sequences(call):
+    numbers = call.sequence_of(call.query_cu_seqlens)
+    return torch.where((numbers.bincount()[numbers] == 1)[:, None], call.y.detach(), call.y)
+
+
+def one_by_one(call):
+    parts = call.query.split(call.query_cu_seqlens.diff().tolist())
+    return torch.cat([call.module(tokens[None])[0] if len(tokens) else tokens for tokens in parts])
+
+
+plant(
+    border_off_by_one=on(
+        "CS NC: packed_outputs packed_gradients packed_borders",
+        PackedSoftmax,
+        sequence_of=lambda c: torch.bucketize(torch.arange(c.ends[-1]), c.ends[1:]),
+    ),
+    positions_go_on=on(
+        "NS: packed_outputs packed_gradients",
+        PackedSoftmax,
+        requires_right_padding=True,
+        project=lambda c: c.but(query=moved(c.q)),
+    ),
+    detached_short_sequences=on("NC: packed_gradients", PackedSoftmax, forward_packed=detaches_short_sequences),
+    # every sequence adds a whole auxiliary loss, so many short sequences count more than one long sequence
+    loss_of_every_sequence=on(
+        "NS: packed_loss",
+        PackedSoftmax,
+        attend=lambda c: c.add_loss(c.q.square().mean((1, 3)), c.padding) or c.y,
+        forward_packed=one_by_one,
+    ),
+    prompts_off_by_one=on("CS: packed_prompts", PackedSoftmax, prefill_packed=lambda c: (c.output.roll(1, 0), c.new)),
+    empty_prompt_resets=on(
+        "CS: packed_prompts",
+        PackedSoftmax,
+        prefill_packed=lambda c: (
+            c.output,
+            c.new | {"query_padding": c.new["query_padding"] | (c.query_cu_seqlens.diff() == 0)[:, None]},
+        ),
+    ),
+)

@@ -1,20 +1,24 @@
-"""Mutations: attentions with one real defect each, and the checks that must fail."""
+"""Mutations: sound attentions, a method of which is replaced by a defect, and the checks that must fail."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import inspect
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cab import Attention, PaddingMasks, Pattern
+from cab import Attention, Pattern
 from cab.verification import run_checks, select_checks
 from cab.verification.subject import LONG, Subject
 
 MUTATIONS = []
 """Class, pattern, failing checks and the length that shows the defect, or 0 in the quick suite."""
+
+PLANTED: dict[str, type] = {}
+"""Classes by name."""
 
 MEDIUM = 1700
 """Long for a check, at a sixth of the work of the usual length."""
@@ -26,12 +30,18 @@ def future(n: int) -> Tensor:
     return torch.ones(n, n, dtype=torch.bool).triu(1)
 
 
+def hide(logits: Tensor, hidden: Tensor) -> Tensor:
+    return logits.masked_fill(hidden, torch.finfo(logits.dtype).min)
+
+
 def hide_padding(logits: Tensor, padding: Tensor | None) -> Tensor:
-    return logits if padding is None else logits.masked_fill(padding[:, None, None], torch.finfo(logits.dtype).min)
+    return logits if padding is None else hide(logits, padding[:, None, None])
 
 
 class Method(Attention):
     """An attention whose further parameters and buffers are made by ``set_up``."""
+
+    memory = None
 
     def __init__(self, *, pattern, embed_dim, num_heads, dropout=0.0):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
@@ -50,7 +60,7 @@ class Weighted(Method):
             logits = logits.masked_fill(future(query.shape[2]), NEVER)
         return logits.softmax(-1)
 
-    def forgets(self, _query):
+    def forgets(self, query):  # noqa: ARG002
         """Whether the causal mask is left out."""
         return False
 
@@ -64,69 +74,173 @@ class Weighted(Method):
         return logits.softmax(-1) @ value
 
 
-def caught(patterns: str, checks: str, *, long: int = 0) -> Callable[[type], type]:
-    """Register the decorated class: all of ``checks``, which name its defect, fail in each of ``patterns``."""
-
-    def add(cls: type) -> type:
-        for pattern in patterns.split():
-            marks = pytest.mark.slow if long else ()
-            identifier = f"{cls.__name__}-{pattern}"
-            MUTATIONS.append(pytest.param(cls, pattern, checks.split(), long, id=identifier, marks=marks))
-        return cls
-
-    return add
+SHORT = {"q": "query", "k": "key", "v": "value"}
 
 
-class Call(NamedTuple):
-    """A call of ``attend``, and what it computes: weights or output, whichever has the defect."""
+class Call:
+    """A call of a method: its arguments and the attributes of its module by name, and ``y``, what the method gives."""
 
-    module: Any
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    padding: PaddingMasks
-    result: Any = None
+    def __init__(self, method, module, arguments):
+        self.method, self.module, self.arguments = method, module, arguments
+
+    def __getattr__(self, name):
+        name, arguments = SHORT.get(name, name), self.__dict__["arguments"]
+        return arguments[name] if name in arguments else getattr(self.module, name)
+
+    def but(self, **changed):
+        """Return what the method gives for other arguments."""
+        return self.method(self.module, **self.arguments | changed)
+
+    def set(self, **attributes):
+        """Set attributes of the module."""
+        for name, x in attributes.items():
+            setattr(self.module, name, x)
+        return self
+
+    @functools.cached_property
+    def y(self):
+        return self.but()
+
+    def kept(self, name, compute):
+        """Return what ``compute`` gave when the module was last called with the same ``name``."""
+        if self.module.memory is None or self.module.memory[0] != name:
+            self.set(memory=(name, compute()))
+        return self.module.memory[1]
+
+    def during(self, flag):
+        """Return the result of a call during which an attribute of the module is True."""
+        result = self.set(**{flag: True}).y
+        self.set(**{flag: False})
+        return result
+
+    def with_mask(self, wrong):
+        """Return the result, or what is ``wrong`` of the mask where there is one."""
+        return self.y if self.mask is None else wrong(self.mask)
+
+    def without_grad(self, wrong):
+        """Return the result, or what is ``wrong`` where no gradient is computed."""
+        return self.y if torch.is_grad_enabled() else wrong()
 
     @property
-    def training(self) -> bool:
-        return self.module.training
+    def output(self):
+        """The first of two results, of decoding."""
+        return self.y[0]
+
+    @property
+    def new(self):
+        """The second of two results, the state after decoding."""
+        return self.y[1]
+
+    @property
+    def n(self):
+        return self.query.shape[-2]
+
+    @property
+    def m(self):
+        return self.key.shape[-2]
+
+    @property
+    def mask(self):
+        return self.padding.key
+
+    @property
+    def logits(self):
+        return self.query @ self.key.mT * self.scale
 
 
-def defect(of: str, patterns: str, checks: str, *, base: type = Weighted, long: int = 0) -> Callable[..., type]:
-    """Register ``base`` with a defect that the decorated function of a :class:`Call` makes.
+def replaced(method, change):
+    """Return a method that gives what ``change`` makes of a call of ``method``."""
+    signature = inspect.signature(method)
+    named = [x.name for x in signature.parameters.values() if x.kind is x.VAR_KEYWORD]
 
-    It returns the call with other ``inputs``, the defect ``weights`` or ``output`` for those in ``result``, or whether
-    the ``mask`` is forgotten; or it adds the ``losses`` of the weights in ``result``.
+    @functools.wraps(method)
+    def changed(module, *positional, **keywords):
+        bound = signature.bind(module, *positional, **keywords)
+        bound.apply_defaults()
+        arguments = {name: x for name, x in bound.arguments.items() if name not in ("self", *named)}
+        return change(Call(method, module, arguments | (bound.arguments[named[0]] if named else {})))
+
+    return changed
+
+
+class Defect(NamedTuple):
+    """The patterns and checks in which a class fails, and the length that shows it."""
+
+    caught: str
+    cls: type
+    long: int
+
+
+def variant(base: type, **members: Any) -> type:
+    """Return ``base`` with other members.
+
+    Args:
+        members: attributes, ``made``, a function from the module to attributes of its own, ``query``, ``key``,
+            ``value`` or ``padding`` of ``attend``, or methods; inputs and methods are functions of a :class:`Call`.
     """
+    made = members.pop("made", None)
+    if made is not None:
+        members["set_up"] = lambda call: nothing(call.y, call.set(**made(call.module) or {}))
+    inputs = {name: members.pop(name) for name in ("query", "key", "value", "padding") if name in members}
+    if inputs:
+        members["attend"] = lambda call: call.but(**{name: change(call) for name, change in inputs.items()})
+    members = {name: replaced(getattr(base, name), x) if inspect.isfunction(x) else x for name, x in members.items()}
+    return type(base.__name__, (base,), members)
 
-    def add(function: Callable[[Call], Any]) -> type:
-        def attend(self, query, key, value, padding):
-            call = Call(self, query, key, value, padding)
-            if of == "inputs":
-                return base.attend(self, *function(call)[1:5])
-            return function(call._replace(result=base.attend(self, query, key, value, padding)))
 
-        def weights(self, query, key, padding):
-            result = base.weights(self, query, key, padding)
-            return function(Call(self, query, key, None, padding, result))
+def on(caught: str, base: type = Weighted, *, long: int = 0, **members: Any) -> Defect:
+    """Return a variant of ``base`` for :func:`plant`.
 
-        def forgets(self, query):
-            return function(Call(self, query, None, None, None))
+    Args:
+        caught: patterns and, after a colon, checks: in each of the patterns, all of them fail, which name the defect.
+        long: length that shows the defect, if the quick suite does not.
+    """
+    return Defect(caught, variant(base, **members), long)
 
-        def add_losses(self, weights, query, key, padding):
-            function(Call(self, query, key, None, padding, weights))
 
-        methods = {
-            "inputs": {"attend": attend},
-            "output": {"attend": attend},
-            "weights": {"weights": weights},
-            "mask": {"forgets": forgets},
-            "losses": {"add_losses": add_losses},
-        }
-        name = function.__name__.title().replace("_", "")
-        return caught(patterns, checks, long=long)(type(name, (base,), methods[of]))
+def plant(**defects: Defect) -> None:
+    """Register defects."""
+    for name, (caught, cls, long) in defects.items():
+        cls.__name__ = name
+        PLANTED[name] = cls
+        patterns, checks = caught.split(":")
+        for pattern in patterns.split():
+            marks = pytest.mark.slow if long else ()
+            MUTATIONS.append(pytest.param(cls, pattern, checks.split(), long, id=f"{name}-{pattern}", marks=marks))
 
-    return add
+
+# --- parts of defects ------------------------------------------------------------------------------------------------
+
+
+def nothing(*_done):
+    """Return nothing."""
+
+
+def hooked(x, hook):
+    """Return ``x``, whose gradient passes through ``hook``."""
+    if x.requires_grad:
+        x.register_hook(hook)
+    return x
+
+
+def by_hand(forward, backward):
+    """Return a function of tensors whose ``backward`` gets the gradient and those tensors."""
+
+    class ByHand(torch.autograd.Function):
+        @staticmethod
+        def forward(context, *x):
+            context.save_for_backward(*x)
+            return forward(*x)
+
+        @staticmethod
+        def backward(context, gradient):
+            return backward(gradient, *context.saved_tensors)
+
+    return ByHand.apply
+
+
+def parameter(*size):
+    return nn.Parameter(torch.ones(size))
 
 
 def failures(cls, pattern, checks=None, *, quick=True, complexity="n^2", long=LONG):

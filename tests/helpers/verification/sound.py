@@ -31,20 +31,17 @@ class PlainAverage(nn.Module):
         return (values.sum(1, keepdim=True) / weights.sum(1).clamp_min(1.0)[:, None, None]).expand_as(values)
 
 
-class Normalized(PlainAverage):
-    """A block that adds little to its input, and whose outputs have a constant sum."""
+class Mapped(nn.Module):
+    def __init__(self, embed_dim):
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(embed_dim, embed_dim) for _ in range(3))
 
-    def forward(self, query, **masks):
-        return F.layer_norm(query + 0.1 * super().forward(query, **masks), query.shape[-1:])
 
-
-class PlainCross(nn.Module):
+class PlainCross(Mapped):
     """Cross attention in one head, with masks as PyTorch's own modules take them; any options in its constructor."""
 
     def __init__(self, **options):
-        super().__init__()
-        width = options["embed_dim"]
-        self.maps = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+        super().__init__(options["embed_dim"])
 
     def forward(self, query, key=None, value=None, *, query_padding_mask=None, key_padding_mask=None):
         if query_padding_mask is not None:
@@ -66,14 +63,10 @@ class FixedWidth(PlainAverage):
         super().__init__("CS", self.embed_dim)
 
 
-class InsideBfloat16(nn.Module):
+class InsideBfloat16(Mapped):
     """Causal softmax attention that computes in bfloat16 whatever it is given, as many GPU kernels do."""
 
     internal_dtype = torch.bfloat16
-
-    def __init__(self, embed_dim):
-        super().__init__()
-        self.maps = nn.ModuleList(nn.Linear(embed_dim, embed_dim) for _ in range(3))
 
     def forward(self, query, *, key_padding_mask=None, **_same):
         if key_padding_mask is not None:
@@ -117,14 +110,10 @@ class TokensFirst(nn.Module):
         return self.value(x).cumsum(0) / torch.arange(1, 1 + len(x)).to(x)[:, None, None]
 
 
-class TokensFirstMasked(nn.Module):
+class TokensFirstMasked(Mapped):
     """Attention with the layout and masks of ``torch.nn.MultiheadAttention``, which give finite values everywhere."""
 
     batch_first = False
-
-    def __init__(self, embed_dim):
-        super().__init__()
-        self.maps = nn.ModuleList(nn.Linear(embed_dim, embed_dim) for _ in range(3))
 
     def forward(self, query, key, value, key_padding_mask=None, attn_mask=None):
         hidden = attn_mask[None]
@@ -146,19 +135,11 @@ class Structure:
     weights: torch.Tensor | None = None
 
 
-class Named(TokensFirst):
-    """The mean of tokens [B, N, D], in a named tuple."""
+class Contained(TokensFirst):
+    """The mean of tokens [B, N, D], in a container, of which the first value is the output."""
 
     batch_first = True
     container = Outputs
 
     def forward(self, x):
-        return self.container(super().forward(x.transpose(0, 1)).transpose(0, 1))
-
-
-class Dict(Named):
-    container = staticmethod(lambda x: {"output": x, "weights": None})
-
-
-class Structured(Named):
-    container = Structure
+        return self.container(output=super().forward(x.transpose(0, 1)).transpose(0, 1), weights=None)

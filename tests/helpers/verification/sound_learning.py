@@ -84,7 +84,7 @@ class Sharpened(Weighted):
         self.add_losses(weights, query, key, padding)
         return weights @ value
 
-    def add_losses(self, weights, _query, _key, padding):
+    def add_losses(self, weights, query, key, padding):  # noqa: ARG002
         self.add_loss(self.entropy(weights), padding)
         self.add_loss(self.temperature.square().mean())
 
