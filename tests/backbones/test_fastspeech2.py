@@ -44,22 +44,6 @@ def test_predicted_durations_are_rounded_cut_and_never_nothing() -> None:
     assert predicted_durations(lost, None, max_frames=7).tolist() == [[1, 0], [0, 7], [7, 0]]
 
 
-@pytest.mark.parametrize("name", ["pitch", "energy"])
-def test_buckets_are_equal_parts_of_the_range(name: str) -> None:
-    """12 buckets are 10 parts of the range, its least value in the one below it, and what lies above it."""
-    adaptor = fastspeech2(**{f"{name}_range": (-1.0, 1.5)}).adaptor
-    values = torch.tensor([[-50.0, -1.0, -0.99, -0.75, -0.74, 0.1, 1.49, 1.5, 1.51, 50.0]])
-    buckets = [0, 0, 1, 1, 2, 5, 10, 10, 11, 11]
-    x, ones, low = torch.randn(1, 10, 16), torch.ones(1, 10, dtype=torch.long), torch.full((1, 10), -3.0)
-    given = {"pitch": low, "energy": low, name: values}
-    tables = {"pitch": adaptor.pitch_embedding, "energy": adaptor.energy_embedding}
-    own = tables.pop(name).weight[buckets]
-    [other] = tables.values()
-    found, _, _ = adaptor(x, None, ones, given["pitch"], given["energy"])
-    # of the other's bounds -4, -3.2, -2.4 and so on, two are below -3
-    torch.testing.assert_close(found, x + own + other.weight[2])
-
-
 def test_without_targets_it_speaks_what_it_predicts() -> None:
     inputs = RECORDS["fastspeech2"].inputs()
     tokens, mask = inputs["tokens"], inputs["padding_mask"]

@@ -32,14 +32,6 @@ def test_each_layer_but_the_last_halves_the_past_rounded_up(layers: int, past: i
     assert informer(encoder_layers=layers).encode(*given).shape == (3, memory, 16)
 
 
-@pytest.mark.parametrize("pattern", ["NS", "CS", "NC"])
-def test_without_attention_in_a_slot(pattern: str) -> None:
-    """Without cross attention the past reaches the forecast through ``known`` alone."""
-    backbone, (past, *others) = informer(pattern, attention="none"), series()
-    same = torch.equal(backbone(past, *others), backbone(past + torch.randn_like(past), *others))
-    assert same == (pattern == "NC")
-
-
 @pytest.mark.parametrize("normalization", ["window", "seasonal"])
 def test_normalized_forecasts_follow_level_and_scale_of_each_channel(normalization: str) -> None:
     backbone, (past, past_time, known, time) = informer(normalization=normalization, season=5), series()

@@ -1,4 +1,4 @@
-"""The Llama backbone: the logits and the text of transformers, attention over depth, the published size."""
+"""The Llama backbone: the logits and the text of transformers, and the published size."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from backbones.generation import Limits, greedy
 from backbones.pretrained import rename
 from cab import build_backbone
 from cab.registry.build import without_memory
-from tests.helpers.backbones.records import VOCABULARY, padding, same_gradients, small, tokens
+from tests.helpers.backbones.records import VOCABULARY, padding, small, tokens
 
 LLAMA = {"name": "vanilla", "positions": "rope", "qkv_bias": False, "out_bias": False, "num_kv_heads": 2}
 SIZES: dict[str, Any] = {"embed_dim": 32, "num_heads": 4, "ffn_dim": 40}
@@ -58,30 +58,6 @@ def test_logits_and_greedy_text_are_those_of_transformers() -> None:
     arguments = {"do_sample": False, "max_new_tokens": 20, "eos_token_id": None, "pad_token_id": 0}
     text = public.generate(prompt, attention_mask=torch.ones_like(prompt), **arguments)
     assert torch.equal(greedy(ours, ours.init_state(4), prompt, Limits(20)), text[:, 9:])
-
-
-@pytest.mark.parametrize("depth_block", [1, 3])
-def test_depth_attention(depth_block: int) -> None:
-    """Sources are the embedding and sums of branch outputs; in readable form, with gradients."""
-    network = small("llama", "CS", LLAMA, **SIZES, num_layers=3, depth_block=depth_block)
-    stack, ids = network.decoder_layers, tokens(2, 9)
-    assert not stack.depth_query.any()
-    for parameter in (stack.depth_query, stack.depth_norm):
-        nn.init.normal_(parameter)
-    outputs = [network.decoder_embedding(ids, torch.arange(9)[None])]
-
-    def mixed() -> Tensor:
-        sums = [sum(outputs[i : i + depth_block]) for i in range(1, len(outputs), depth_block)]
-        v, place = torch.stack([outputs[0], *sums]), len(outputs) - 1
-        norm = v / (v.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt() * stack.depth_norm[place]
-        return ((norm @ stack.depth_query[place]).softmax(dim=0).unsqueeze(-1) * v).sum(dim=0)
-
-    for layer in stack:
-        outputs.append(layer.self_attention(layer.self_residual.norm(mixed())))
-        outputs.append(layer.feed_forward(layer.feed_forward_residual.norm(mixed())))
-    expected, found = network.predict(network.final_norm(mixed())), network(ids)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    same_gradients(network, found, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_size_of_the_published_network() -> None:

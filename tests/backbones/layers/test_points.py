@@ -1,4 +1,4 @@
-"""Points: farthest ones by the Triton kernel, interpreted and compiled, nearest ones and edges against a plain loop."""
+"""Farthest points: the Triton kernel, interpreted and compiled, and the operator of torch.compile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backbones.layers.points import MOST_POINTS, NEAR_ORIGIN, edge_features, farthest_points, nearest_points
+from backbones.layers.points import MOST_POINTS, NEAR_ORIGIN, farthest_points
 from cab.kernels import used
 from tests.helpers.attentions.interpreter import compiled, needs_triton, run_on_a_cpu
 
@@ -61,17 +61,3 @@ def test_the_compiler_reads_one_operator() -> None:
     points = clouds(37)
     read = torch.compile(lambda x: farthest_points(x, 40) + 1, backend="aot_eager", fullgraph=True)
     assert torch.equal(read(points), farthest_points(points, 40) + 1)
-
-
-def test_nearest_points_and_edges_against_a_plain_loop() -> None:
-    points, queries = torch.randn(2, 13, 3), torch.randn(2, 5, 3)
-    near = nearest_points(queries, points, 4)
-    x, center = torch.randn(2, 13, 6), torch.randn(2, 5, 6)
-    edges = edge_features(x, near, center)
-    for row in range(2):
-        for i in range(5):
-            order = (points[row] - queries[row, i]).norm(dim=1).argsort()[:4]
-            assert near[row, i].tolist() == order.tolist()
-            expected = [torch.cat([x[row, j] - center[row, i], center[row, i]]) for j in order]
-            torch.testing.assert_close(edges[row, i], torch.stack(expected))
-    assert nearest_points(queries, points, 20).shape == (2, 5, 13)

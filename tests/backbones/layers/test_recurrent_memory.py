@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from attentions.transformer_xl import TransformerXLAttention
-from backbones.layers.recurrent_memory import COUNT, INPUTS
 from cab import Attention, UserError
 from cab.attention import DecodeState
 from tests.helpers.backbones.records import same_gradients, small, tokens
@@ -74,34 +72,6 @@ def test_logits_and_gradients_are_those_of_layers_that_see_the_same_memory(
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     # Of later blocks alone: what reached the first would do so through the memory.
     same_gradients(backbone, found[:, 4:], expected[:, 4:], rtol=1e-8, atol=1e-9)
-
-
-@pytest.mark.parametrize("attention", [XL, "gla"], ids=["transformer_xl", "gla"])
-def test_nothing_of_what_is_forgotten_reaches_outputs_or_gradients(attention: Any) -> None:
-    backbone, ids = small("gpt2", "CS", attention, positions="none").train(), tokens(3, 8)
-    _, mems = in_blocks(backbone, ids, 4, 6)
-    rows = torch.tensor([True, False, True])
-    poisoned = mems[INPUTS].masked_fill(rows[:, None, None, None], torch.nan)
-    poisoned[:, :, 1][rows] = torch.inf
-    poisoned = backbone.reset_mems({**mems, INPUTS: poisoned}, rows)
-    kept = {name: x[1:2] for name, x in mems.items()}
-    block, targets = tokens(3, 4), tokens(3, 4)
-
-    def read(ids: Tensor, targets: Tensor, mems: DecodeState) -> tuple[Tensor, DecodeState]:
-        logits, after = backbone(ids, mems=mems)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"), after
-
-    loss, after = read(block, targets, poisoned)
-    alone = [
-        read(block[[0, 2]], targets[[0, 2]], backbone.init_mems(2, 6))[0].double(),
-        read(block[1:2], targets[1:2], kept)[0],
-    ]
-    torch.testing.assert_close(loss, sum(alone), rtol=1e-9, atol=1e-9)
-    same_gradients(backbone, loss, sum(alone), rtol=1e-8, atol=1e-9)
-    assert after[COUNT].tolist() == [4, 6, 4]
-    assert after[INPUTS].isfinite().all(dim=-1)[:, 0].sum(dim=1).tolist() == [4, 6, 4]
-    found, _ = read(block, targets, after)
-    assert found.isfinite()
 
 
 def test_padding_is_not_remembered() -> None:

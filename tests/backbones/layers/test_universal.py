@@ -1,15 +1,14 @@
-"""One layer for all steps: weights that are shared, halting by token, the ponder cost."""
+"""One layer for all steps: halting by token, and the ponder cost."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
 from backbones.layers.tokens import SinusoidalPositions
-from backbones.layers.universal import PONDER_WEIGHT, FixedSteps
+from backbones.layers.universal import PONDER_WEIGHT
 from cab.training import auxiliary_loss
 from tests.helpers.backbones.records import padding, small, tokens
 
@@ -22,27 +21,6 @@ def halting() -> Any:
     torch.nn.init.normal_(backbone.layer_stack.halting.weight, std=0.3)
     torch.nn.init.constant_(backbone.layer_stack.halting.bias, -1.4)
     return backbone
-
-
-def test_fixed_steps_are_a_network_of_layers_with_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the bit, outputs and gradients; the layer's gradient is the sum of those of its copies."""
-    monkeypatch.setattr(FixedSteps, "embed_step", lambda _, x, *__: x)
-    shared = small("gpt2_universal", "CS", "abc", num_layers=STEPS)
-    stacked = small("gpt2", "CS", "abc", num_layers=STEPS, positions="sinusoidal")
-    layers, copies = shared.decoder_layers, stacked.decoder_layers
-    assert (len(layers), len(copies)) == (1, STEPS)
-    weights = {key: value for key, value in shared.state_dict().items() if "layers.0." not in key}
-    for number in range(STEPS):
-        copies[number].load_state_dict(layers[0].state_dict())
-    assert stacked.load_state_dict(weights, strict=False).unexpected_keys == []
-    ids, mask = tokens(5, 19), padding(19)
-    output, expected = shared(ids, mask), stacked(ids, mask)
-    assert torch.equal(output, expected)
-    output.square().sum().backward()
-    expected.square().sum().backward()
-    for key, parameter in layers[0].named_parameters():
-        summed = sum(dict(layer.named_parameters())[key].grad for layer in copies)
-        torch.testing.assert_close(parameter.grad, summed)
 
 
 def one_by_one(backbone: Any, x: Tensor) -> tuple[Tensor, Tensor]:
