@@ -1,1 +1,1 @@
-"""Stored identities, outputs, state dicts and checksums: what a change of structure must not change."""
+"""Stored identities, outputs and checksums: what a change of structure must not change."""

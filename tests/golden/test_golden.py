@@ -18,12 +18,10 @@ import pytest
 import torch
 
 from cab import build_attention
-from cab.config.compose import compose
 from cab.records.files import COMMITTED_DIRS
 from cab.records.record import records_in
 from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell, current_config
-from cab.runner.engine import make_backbone
 from tests.helpers.command import ROOT, cab
 
 OUTPUT = Path(__file__).with_name("output")
@@ -36,19 +34,6 @@ TABLES = {
     "paper_audit": "paper audit",
 }
 """Commands whose numbers no other test has."""
-NETWORKS = (
-    "task=lm backbone=gpt2 pattern=CS",
-    "task=mlm backbone=roberta pattern=NS",
-    "task=sum backbone=transformer pattern=CC",
-    "task=lstf backbone=informer pattern=NC",
-    "task=pcc backbone=pointr pattern=NS",
-    "task=sr backbone=sr3 pattern=NS",
-    "task=tts backbone=fastspeech2 pattern=NS",
-    "task=tts backbone=transformer_tts pattern=CC",
-    "task=lra backbone=encoder pattern=NS dataset=listops_synthetic",
-    "task=glue backbone=roberta_classifier pattern=NS",
-    "task=probe backbone=mixer pattern=CS dataset=recall",
-)
 
 
 def compare(name: str, text: str) -> None:
@@ -100,18 +85,6 @@ def test_header_of_efficiency(tmp_path: Path) -> None:
     command = "efficiency local --pattern CS --lengths 64 --repeats 1 --embed-dim 16 --num-heads 2 --no-verify --out"
     output(f"{command} {tmp_path}/costs.csv")
     compare("efficiency.csv", (tmp_path / "costs.csv").read_text().partition("\n")[0] + "\n")
-
-
-@pytest.mark.parametrize("overrides", NETWORKS)
-def test_state_dicts(overrides: str) -> None:
-    """Names and shapes of the weights of every backbone at preset smoke."""
-    dataset = [] if "dataset=" in overrides else ["dataset=synthetic"]
-    config = compose([*overrides.split(), *dataset, "preset=smoke", "attention=vanilla"])
-    cell = Cell.from_config(config)
-    cell.task.setup(None)
-    weights = make_backbone(cell, has_memory=False).state_dict()
-    shapes = [f"{name} {'x'.join(map(str, tensor.shape))}\n" for name, tensor in sorted(weights.items())]
-    compare(f"state_dict_{cell.key['task']}_{cell.key['backbone']}.txt", "".join(shapes))
 
 
 def checksum(name: str, pattern: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""Farthest points: the Triton kernel, interpreted and compiled for a GPU, and the operator of torch.compile."""
+"""Farthest points: the Triton kernel, interpreted and compiled, and the operator of torch.compile."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from backbones.layers.points import MOST_POINTS, NEAR_ORIGIN, farthest_points
-from tests.helpers.attentions.interpreter import compiled, needs_triton
-
-INTERPRETED = Path(__file__).parents[2] / "helpers" / "backbones" / "points_interpreted.py"
+from cab.kernels import used
+from tests.helpers.attentions.interpreter import compiled, needs_triton, run_on_a_cpu
 
 
 def clouds(num_points: int) -> Tensor:
@@ -26,19 +25,30 @@ def clouds(num_points: int) -> Tensor:
 
 
 @needs_triton
-def test_the_kernel_chooses_the_points_of_the_loop() -> None:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", str(INTERPRETED)]
-    run = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+def test_the_kernel_chooses_the_points_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own: the interpreter has to be chosen before Triton is loaded."""
+    if "TRITON_INTERPRET" not in os.environ:
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", __file__, "-k", "of_the_loop"]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stdout + run.stderr
+        return
+    given = [
+        (clouds(n).transpose(1, 2).contiguous().transpose(1, 2), count) for n, count in ((37, 20), (37, 50), (1, 3))
+    ]
+    expected = [farthest_points(*each) for each in given]
+    run_on_a_cpu("triton", monkeypatch)
+    with used() as uses:
+        assert all(torch.equal(farthest_points(*each), other) for each, other in zip(given, expected, strict=True))
+    assert uses.counts == {"farthest_points": {"triton": 3}}
 
 
 @needs_triton
-@pytest.mark.parametrize("num_points", [2048, MOST_POINTS])
-def test_the_kernel_compiles_for_a_gpu(num_points: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_compiles_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from backbones.layers.triton_kernels import farthest_points_kernel, tile
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    sizes = tile(num_points)
+    sizes = tile(MOST_POINTS)
     constants = {"NEAR_ORIGIN": NEAR_ORIGIN, "TILE": sizes["TILE"]}
     numbers = dict.fromkeys(("num_points", "num_steps", "stride"), "i32")
     tensors = {"points": "*fp32", "chosen": "*i64"}

@@ -5,7 +5,7 @@ import functools
 import os
 import re
 import signal
-from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,11 +13,10 @@ import torch
 from cab import UserError
 from cab.cli.main import main
 from cab.config.compose import compose
-from cab.registry.registries import TASKS
 from cab.runner.cell import Cell
 from cab.runner.processes import Processes
 from engines.fairseq import check, environment, restore_last
-from engines.fairseq.command import OUT_OF_REACH, precision_arguments, process_arguments, trainer_arguments
+from engines.fairseq.command import network_arguments, precision_arguments, trainer_arguments
 from tests.helpers.runs.processes import records, run_cab
 
 LM = ["task=lm", "dataset=synthetic", "pattern=CS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=vanilla"]
@@ -45,19 +44,15 @@ def finished(tmp_path_factory):
 def test_a_cell_leaves_the_usual_record(cell, steps, error, finished):
     folder = finished(*cell)
     (record,) = records(folder)
-    assert record["engine"] == "fairseq"
-    assert record["status"] == "finished"
+    assert (record["engine"], record["status"]) == ("fairseq", "finished")
     assert record["cell"]["config_variant"] == "fairseq"  # a row of its own in every table
     assert record["cost"]["steps"] == steps
-    assert record["cost"]["peak_memory_bytes"] > 1e8
     assert [entry["step"] for entry in record["history"]] == list(range(1, steps + 1))
     validations = [entry["validation"] for entry in record["history"] if entry["validation"] is not None]
     assert validations[-1] < validations[0]
     ppl = next(metric["value"] for metric in record["metrics"] if metric["name"] == "ppl")
     # The same weights and tokens; of masked tokens each masks its own, and fairseq's pages begin with a mark.
     assert record["engine_facts"]["perplexity"] == pytest.approx(ppl, rel=error)
-    assert record["engine_facts"]["versions"]["fairseq-fixed"]
-    assert [path.name for path in folder.glob("*/fairseq/*.pt")] == ["checkpoint_best.pt"]
 
 
 def test_a_cut_run_goes_on_and_ends_where_it_would_have(finished, tmp_path):
@@ -67,7 +62,6 @@ def test_a_cut_run_goes_on_and_ends_where_it_would_have(finished, tmp_path):
     done = run_cab(*LONGER, results, stop=stop)
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
     assert (tmp_path / "stopped").exists(), "stopped by somebody else"
-    assert "to resume from the last checkpoint" in done.stderr
     (last,) = (tmp_path / "cut").glob("*/fairseq/checkpoint_last.pt")
     last.write_bytes(last.read_bytes()[:-100])  # fairseq copies it, which can be cut as well
     assert not records(tmp_path / "cut")
@@ -92,22 +86,14 @@ def test_fairseq_generates_our_summaries(finished):
         assert record["engine_facts"][name] == pytest.approx(scores[name], abs=0.01)
 
 
-def test_two_processes_train_in_bfloat16_with_loggers(finished, tmp_path):
+def test_two_processes_train_in_bfloat16(finished, tmp_path):
     """Near one process in float32, which reads the same tokens in other batches."""
-    options = ["trainer.precision=bf16-mixed", "trainer.log_every=4", "logger=tensorboard", f"results_dir={tmp_path}"]
-    done = run_cab(*MLM, *options, processes=2)
+    done = run_cab(*MLM, "trainer.precision=bf16-mixed", f"results_dir={tmp_path}", processes=2)
     assert done.returncode == 0, done.stderr
     (one,), (two,) = records(finished(*MLM)), records(tmp_path)
     assert two["cost"]["processes"] == 2
     assert {"--distributed-world-size", "--autocast"} <= {*two["engine_facts"]["arguments"]}
     assert two["metrics"][0]["value"] == pytest.approx(one["metrics"][0]["value"], rel=0.05)
-    (table,) = tmp_path.glob("*/metrics.csv")
-    first, *_, last = rows = [*csv.DictReader(table.read_text().splitlines())]
-    assert [row["step"] for row in rows] == ["2", "4", "6", "8"]  # fairseq validates at every checkpoint
-    assert float(last["validation"]) == two["history"][-1]["validation"]
-    assert float(first["loss"]) == pytest.approx(fmean(entry["loss"] for entry in two["history"][:2]))
-    assert all(float(first[name]) > 0 for name in ("learning_rate", "gradient_norm", "examples_per_second", "epoch"))
-    assert [*tmp_path.glob("*/tensorboard/events*")]
 
 
 @pytest.mark.without_environment
@@ -127,73 +113,50 @@ def test_cells_of_preset_paper_pass_the_checks_on_eight_gpus(task, backbone, pat
     words = trainer_arguments(trainer, seed=1, num_processes=8)
     size, pieces = (int(words[words.index(name) + 1]) for name in ("--batch-size", "--update-freq"))
     assert 8 * size * pieces == trainer.batch_size
-    assert " ".join(process_arguments(processes, torch.device("cuda", 3), "tcp://node:1")) == (
-        "--distributed-world-size 8 --distributed-rank 3 --distributed-init-method tcp://node:1 --distributed-backend "
-        "nccl --device-id 3 --distributed-no-spawn --ddp-backend legacy_ddp --load-checkpoint-on-all-dp-ranks"
-    )
+
+
+EVERY = "trainer.validate_every=20"
+INTERVALS = {
+    f"{EVERY} trainer.checkpoint_every=50": ["8", "8", "20", "20"],
+    f"{EVERY} trainer.checkpoint_every=10": ["8", "8", "20", "10"],
+    f"{EVERY} trainer.checkpoint_every=50 trainer.checkpoint_selection=last": ["8", "8", "20", "50"],
+    "trainer.validate_every=epoch": ["", "", "", "2"],
+}
 
 
 @pytest.mark.without_environment
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ("trainer.validate_every=20 trainer.checkpoint_every=50", ["8", "8", "20", "20"]),
-        ("trainer.validate_every=20 trainer.checkpoint_every=10", ["8", "8", "20", "10"]),
-        ("trainer.validate_every=20 trainer.checkpoint_every=15", ["8", "8", "20", "20"]),
-        (
-            "trainer.validate_every=20 trainer.checkpoint_every=50 trainer.checkpoint_selection=last",
-            ["8", "8", "20", "50"],
-        ),
-        ("trainer.validate_every=epoch", ["", "", "", "2"]),
-    ],
-)
-def test_fairseq_validates_when_the_run_does(options, expected):
+@pytest.mark.parametrize("options", INTERVALS)
+def test_fairseq_validates_when_the_run_does(options):
     """Not after each epoch as well; and the best of all validations has a checkpoint."""
     words = trainer_arguments(Cell.from_config(compose([*LM, *options.split()])).config.trainer, seed=1)
     names = [f"--{kind}-interval{unit}" for unit in ("", "-updates") for kind in ("validate", "save")]
-    assert [words[words.index(name) + 1] if name in words else "" for name in names] == expected
+    assert [words[words.index(name) + 1] if name in words else "" for name in names] == INTERVALS[options]
+
+
+REFUSED = [
+    ("trainer.strategy=fsdp", r"trainer\.strategy=fsdp with several processes"),
+    ("trainer.compile=true", r"trainer\.compile=true"),
+    ("trainer.schedule=exponential", r"trainer\.schedule=exponential"),
+    ("trainer.checkpoint_selection=average", r"trainer\.checkpoint_selection=average"),
+    ("trainer.batch_size=5 trainer.micro_batch_size=2", "trainer.batch_size 5 must be a multiple of 2 processes x"),
+    ("task=lstf backbone=informer pattern=NC preset=smoke", "task 'lstf': fairseq has no task for forecasts"),
+    ("task=lm_recurrent", "fairseq's language models have no memory of earlier blocks"),
+    ("backbone.residual=gtrxl", r"backbone\.residual=gtrxl"),
+    ("backbone.positions=none", r"backbone\.positions=none"),
+]
 
 
 @pytest.mark.without_environment
-def test_sharded_weights_are_refused():
-    cell = Cell.from_config(compose([*LM, "trainer.strategy=fsdp"]))
-    with pytest.raises(UserError, match=r"does not support trainer\.strategy=fsdp with several processes"):
-        check(cell, Processes(count=2))
-
-
-@pytest.mark.without_environment
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ("engine=fairsek", "unknown engine 'fairsek': did you mean 'fairseq'?"),
-        ("trainer.compile=true", "engine=fairseq does not support trainer.compile=true"),
-        ("trainer.kernels=fla", "engine=fairseq does not support trainer.kernels=fla"),
-        ("trainer.schedule=exponential", "engine=fairseq does not support trainer.schedule=exponential"),
-        (
-            "trainer.checkpoint_selection=average",
-            "engine=fairseq does not support trainer.checkpoint_selection=average",
-        ),
-        ("trainer.batch_size=5 trainer.micro_batch_size=2", "trainer.batch_size 5 must be a multiple of 1 processes x"),
-        (
-            "task=lstf backbone=informer pattern=NC preset=smoke",
-            "engine=fairseq does not support task 'lstf': fairseq has no task for forecasts of numbers "
-            "(supported: lm, mlm, sum); use engine=torch",
-        ),
-        ("task=lm_recurrent", "fairseq's language models have no memory of earlier blocks"),
-    ],
-)
-def test_unsupported_settings_are_refused(overrides, message, tmp_path, cab):
+@pytest.mark.parametrize(("overrides", "message"), REFUSED)
+def test_unsupported_settings_are_refused(overrides, message):
+    """In two processes, before the environment is looked for."""
     changed = [word.partition("=")[0] for word in overrides.split()]
-    cell = [word for word in LM if word.partition("=")[0] not in changed]
-    (line,) = cab("run", *cell, *overrides.split(), f"results_dir={tmp_path}", status=2).err.strip().splitlines()
-    assert message in line
-    assert not records(tmp_path)
-
-
-@pytest.mark.without_environment
-def test_each_other_task_is_refused_for_a_reason():
-    ours = {task.name for task in TASKS if task.location.module.startswith("tasks.")}
-    assert ours - {"lm", "mlm", "sum"} == OUT_OF_REACH.keys()
+    kept = [word for word in LM if word.partition("=")[0] not in changed]
+    cell = Cell.from_config(compose([*kept, *overrides.split()]))
+    if "backbone." in overrides:
+        vars(cell)["task"] = SimpleNamespace(backbone_options=lambda _: {})
+    with pytest.raises(UserError, match=message):
+        network_arguments(cell) if "backbone." in overrides else check(cell, Processes(count=2))
 
 
 @pytest.mark.without_environment
@@ -211,11 +174,3 @@ def test_an_incomplete_last_checkpoint_is_replaced_by_the_newest_complete_one(tm
         path.write_bytes(b"cut")
     restore_last(tmp_path)
     assert not last.exists()
-
-
-@pytest.mark.without_environment
-def test_without_the_environment_one_line_says_how_to_get_it(tmp_path, monkeypatch, cab):
-    monkeypatch.setattr(environment, "HOME", tmp_path / "nowhere")
-    printed = cab("run", *LM, f"results_dir={tmp_path}", status=2)
-    assert printed.err.strip() == "cab: error: engine=fairseq needs fairseq's own environment: run make fairseq"
-    assert not records(tmp_path)

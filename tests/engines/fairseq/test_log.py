@@ -25,47 +25,25 @@ def validation(step: int, loss: float, **more: str) -> str:
     return f"2026-11-28 11:13:32 | INFO | valid | {json.dumps(numbers)}\n"
 
 
-def rows(lines: list[str], every: int) -> list[Any]:
-    log = Rows(every)
-    return [*filter(None, map(log.read, lines)), *filter(None, [log.finish()])]
-
-
 def test_rows_are_those_of_our_engine():
     """A row per four steps and per validation; a loss is the mean since the row before."""
     lines = [training(2, 8.0), training(4, 4.0), training(6, 2.0), validation(6, 3.0), training(8, 1.0), "epoch 2\n"]
-    first, second, third = rows(lines, 4)
-    assert first == {
-        "step": 4,
-        "loss": pytest.approx(6 * BIT),
-        "learning_rate": 0.2,
-        "gradient_norm": 1.5,
-        "epoch": 0.5,
-        "examples_per_second": 8.0,
-    }
+    log = Rows(4)
+    first, second, third = [*filter(None, map(log.read, lines)), *filter(None, [log.finish()])]
+    numbers = {"learning_rate": 0.2, "gradient_norm": 1.5, "epoch": 0.5, "examples_per_second": 8.0}
+    assert first == {"step": 4, "loss": pytest.approx(6 * BIT), **numbers}
     assert (second["step"], second["loss"], second["validation"]) == (6, 2 * BIT, 3 * BIT)
     assert (third["step"], third["loss"], "validation" in third) == (8, BIT, False)
-
-
-def test_a_smoothed_loss_is_validated_without_smoothing():
-    (row,) = rows([validation(6, 3.0, valid_nll_loss="2.0")], 4)
-    assert row["validation"] == 2 * BIT
-    assert "loss" not in row
+    smoothed = Rows(4).read(validation(6, 3.0, valid_nll_loss="2.0"))
+    assert smoothed["validation"] == 2 * BIT, "without the smoothing"
 
 
 def test_later_entries_replace_those_of_an_interrupted_run():
-    """It stopped after step 4, and resumed from step 2."""
+    """It stopped after step 4, and resumed from step 2; the last step is an entry."""
     lines = [training(2, 8.0, auxiliary_loss="0.5"), validation(2, 7.0), training(4, 9.0), training(4, 4.0)]
-    entries = history([*lines[:3], "Loaded checkpoint\n", training(3, 5.0), *lines[3:]], 2)
+    entries = history([*lines[:3], "Loaded checkpoint\n", training(3, 5.0), lines[3], training(5, 2.0)], 2)
     assert entries == [
         {"step": 2, "loss": 8 * BIT, "validation": 7 * BIT, "auxiliary_loss": 0.5},
         {"step": 4, "loss": pytest.approx(4.5 * BIT), "validation": None},
+        {"step": 5, "loss": 2 * BIT, "validation": None},
     ]
-
-
-def test_the_last_step_is_an_entry_and_overflows_are_not_read():
-    """In a step whose gradients overflow, fairseq logs neither their norm nor a speed."""
-    overflow = json.loads(training(3, 4.0).partition(" | train_inner | ")[2])
-    left = {name: value for name, value in overflow.items() if name not in ("gnorm", "wps", "wpb", "bsz")}
-    lines = [training(2, 8.0), f"x | train_inner | {json.dumps(left)}"]
-    assert [entry["step"] for entry in history(lines, 2)] == [2, 3]
-    assert not rows(lines, 2)[1:]

@@ -1,58 +1,25 @@
-"""The loop: random items by the step, epochs announced, averaged weights, losses, an end when the cell is solved."""
+"""The loop: epochs announced, averaged weights, losses, precision, an end when the cell is solved."""
 
 from __future__ import annotations
 
 import copy
-import gc
-import weakref
-from collections.abc import Callable
-from typing import Any
+import math
 
 import pytest
 import torch
 
-from cab import UserError
 from cab.records.files import weights_path
 from cab.records.record import Record, Status
-from cab.runner.batches import Draw, SeededItems
 from cab.runner.cell import Cell as CheckedCell
 from cab.runner.engine import make_initial_backbone, open_run
 from cab.runner.run import run_cell
-from engines.torch.checkpoints import average_weights
-from engines.torch.loop import frozen_objects, leaves_unused, make_order
+from engines.torch.checkpoints import LossMean, average_weights
+from engines.torch.loop import leaves_unused, make_order
+from engines.torch.parallel import SingleProcess
 from tasks.lm.task import LM
 from tests.helpers.runs.fixtures import troubled_config
 from tests.helpers.runs.learning_attention import LOSS
-from tests.helpers.runs.troubled import Numbers, Troubled, trained
-
-Cell = Callable[..., dict[str, Any]]
-
-
-def test_garbage_is_not_kept_for_the_training():
-    """Objects that refer to each other, such as a network that was replaced."""
-    network = torch.nn.Linear(1, 1)
-    vars(network)["again"] = network
-    kept = weakref.ref(network)
-    gc.disable()
-    try:
-        del network
-        with frozen_objects():
-            assert kept() is None
-    finally:
-        gc.enable()
-
-
-def test_items_that_draw_depend_on_the_step_alone_and_leave_other_random_numbers_alone():
-    items = SeededItems(Numbers(), seed=3)
-    number, first = items.__getitems__(Draw(5, [1, 2]))
-    assert number == 5
-    torch.manual_seed(1)
-    expected = torch.rand(1)
-    torch.manual_seed(1)
-    assert torch.equal(items.__getitems__(Draw(5, [1, 2]))[1], first)
-    assert torch.equal(torch.rand(1), expected)
-    assert not torch.equal(items.__getitems__(Draw(6, [1, 2]))[1], first)
-    assert not torch.equal(SeededItems(Numbers(), seed=4).__getitems__(Draw(5, [1, 2]))[1], first)
+from tests.helpers.runs.troubled import Troubled, trained
 
 
 def test_worker_processes_change_no_number(troubled, tmp_path):
@@ -76,6 +43,7 @@ def test_a_run_goes_on_with_micro_batches_of_another_size(troubled, tmp_path, mo
     """Batches of four, at once until the memory is used up, then one by one: the same steps, but for rounding."""
     network = ["task=lm", "attention=vanilla", "backbone.dropout=0", "backbone.attention_dropout=0"]
     network += ["task.block_len=16", "task.context_lengths=[16]", "task.context_tokens=64"]
+    monkeypatch.setattr("tasks.corpus.books.COUNTS", {"train": 16, "validation": 2, "test": 4})
     options = [*network, "trainer.validate_every=8", "trainer.checkpoint_every=4"]
     uncut = trained(troubled(*options, f"results_dir={tmp_path / 'uncut'}"))
     loss, sizes = LM.loss, []
@@ -143,10 +111,17 @@ def test_average_of_whole_numbers_is_the_last(tmp_path):
     assert mean["n"].item() == 2
 
 
-def test_nothing_to_average_is_refused(troubled, tmp_path):
-    with pytest.raises(UserError, match="average_every=1000"):
-        run_cell(troubled("trainer.checkpoint_selection=average", "trainer.validate_every=null"))
-    assert not list(tmp_path.glob("*.json"))
+@pytest.mark.parametrize(("losses", "bad_step"), [((1.0, math.nan), 2), ((math.inf, math.nan), 1), ((1.0, 2.0), 0)])
+def test_a_resumed_mean_knows_the_first_loss_that_was_not_finite(losses, bad_step):
+    """A run can be stopped between two checks of the losses."""
+    mean = LossMean()
+    for step, loss in enumerate(losses, start=1):
+        mean.add(torch.tensor(loss), step, 1)
+    resumed = LossMean(*mean.state(SingleProcess()))
+    for state in (mean, resumed):
+        state.add(torch.tensor(3.0), 3, 1)
+        assert state.bad_step() == bad_step
+        assert math.isfinite(state.mean()) == (bad_step == 0)
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
@@ -170,13 +145,6 @@ def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(
     assert seen == dict.fromkeys(("loss", "validate", "evaluate", "save_plots"), expected)
 
 
-def test_no_steps_score_the_untrained_network(troubled):
-    record = trained(troubled("trainer.max_steps=0"))
-    assert record.status == "finished"
-    assert record.cost.steps == 0
-    assert record.metrics[0].value is not None
-
-
 @pytest.mark.parametrize("has_more", [False, True])
 def test_unused_parameters_are_found_without_changing_the_network(has_more, troubled):
     run = open_run(CheckedCell.from_config(troubled()), "")
@@ -192,48 +160,31 @@ def test_unused_parameters_are_found_without_changing_the_network(has_more, trou
     assert not leaves_unused(run, network, order), "no step is left"
 
 
-EVERY = ("trainer.validate_every=2", "trainer.checkpoint_every=1")
+EVERY = ("trainer.validate_every=2", "trainer.checkpoint_every=1", "trainer.schedule=linear")
 
 
 @pytest.fixture(scope="module")
 def free(tmp_path_factory):
     """A run that nothing stops: eight steps, four falling validation losses."""
-    record = trained(troubled_config(*EVERY, f"results_dir={tmp_path_factory.mktemp('free')}"))
+    record = trained(troubled_config(*EVERY, "trainer.stop_at=0", f"results_dir={tmp_path_factory.mktemp('free')}"))
     losses = [entry["validation"] for entry in record.history]
-    assert len(losses) == 4
+    assert (record.cost.steps, record.cost.steps_to_solve, len(losses)) == (8, None, 4)
     assert losses == sorted(losses, reverse=True)
-    assert record.cost.steps_to_solve is None
     return record
 
 
-def threshold(free: Record) -> str:
-    return f"trainer.stop_at={free.history[1]['validation']!r}"
-
-
-def test_training_stops_at_the_first_score_that_solves(free, troubled, tmp_path):
-    solved = trained(troubled(*EVERY, threshold(free)))
+def test_training_stops_at_the_first_score_that_solves_with_the_rates_of_the_whole(free, troubled, tmp_path):
+    """A resumed run stops at the same step."""
+    cell = [*EVERY, f"trainer.stop_at={free.history[1]['validation']!r}"]
+    solved = trained(troubled(*cell))
     assert solved.cost.steps == solved.cost.steps_to_solve == solved.cost.best_step == 4
     assert list(solved.history) == list(free.history[:2])
     assert Record.read(tmp_path / f"{solved.hash}.json").cost == solved.cost
-
-
-def test_the_cap_ends_a_run_that_is_not_solved(free, troubled):
-    capped = trained(troubled(*EVERY, "trainer.stop_at=0"))
-    assert (capped.cost.steps, capped.cost.steps_to_solve) == (8, None)
-    assert capped.history == free.history
-    assert capped.metrics == free.metrics
-    assert capped.hash != free.hash
-
-
-@pytest.mark.parametrize("at", [2, 5])
-def test_a_resumed_run_stops_at_the_same_step(at, free, troubled, tmp_path):
-    uncut = trained(troubled(*EVERY, threshold(free), f"task.at={at}", f"results_dir={tmp_path / 'uncut'}"))
-    cell = [*EVERY, threshold(free), f"task.at={at}"]
-    assert trained(troubled(*cell, trouble="crash")).status is Status.FAILED
-    resumed = trained(troubled(*cell, "retry=[failed]"))
-    assert resumed.metrics == uncut.metrics
-    assert resumed.history == uncut.history
-    assert (resumed.cost.steps, resumed.cost.steps_to_solve) == (4, 4)
+    for at in (2, 5):
+        assert trained(troubled(*cell, f"task.at={at}", trouble="crash")).status is Status.FAILED
+        resumed = trained(troubled(*cell, f"task.at={at}", "retry=[failed]"))
+        assert (resumed.metrics, resumed.history) == (solved.metrics, solved.history)
+        assert (resumed.cost.steps, resumed.cost.steps_to_solve) == (4, 4)
 
 
 def test_a_solved_run_that_is_resumed_makes_no_step(free, troubled, monkeypatch):
@@ -246,17 +197,8 @@ def test_a_solved_run_that_is_resumed_makes_no_step(free, troubled, monkeypatch)
         return {"score": 1.0, "total": float(next(backbone.parameters()).double().sum())}
 
     monkeypatch.setattr(Troubled, "evaluate", evaluate)
-    trained(troubled(*EVERY, threshold(free)))
-    resumed = trained(troubled(*EVERY, threshold(free), "retry=[failed]"))
+    cell = [*EVERY, f"trainer.stop_at={free.history[1]['validation']!r}"]
+    trained(troubled(*cell))
+    resumed = trained(troubled(*cell, "retry=[failed]"))
     assert made == [6, 0]  # four steps and two validations, then none
     assert (resumed.cost.steps, resumed.cost.steps_to_solve) == (4, 4)
-
-
-def test_the_rate_does_not_depend_on_when_training_stops(free, troubled, tmp_path):
-    """The rate decays to the largest number of steps, so an early stop does not change the first steps."""
-    linear = [*EVERY, "trainer.schedule=linear"]
-    whole = trained(troubled(*linear, f"results_dir={tmp_path / 'whole'}"))
-    stopped = trained(troubled(*linear, f"trainer.stop_at={whole.history[1]['validation']!r}"))
-    assert list(stopped.history) == list(whole.history[:2])
-    assert stopped.cost.steps == 4
-    assert free.history != whole.history

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from torch import nn
 
 from engines.torch.optimizer import Adam, load_optimizer_state, make_optimizer, make_scheduler, optimizer_state
 from tests.cab.config.test_run_config_trainer import config
-from tests.helpers.command import ROOT
 
 
 def trained(network: nn.Module, optimizer: Any, steps: range) -> list[torch.Tensor]:
@@ -109,18 +106,3 @@ def test_gradients_that_overflow_skip_the_update():
         optimizer.zero_grad()
         assert torch.equal(before, layer.weight) != moves
         assert [state["step"].item() for state in optimizer_state(optimizer).values()] == [float(moves)] * 2
-
-
-@pytest.mark.slow
-def test_a_step_does_not_import_the_compiler():
-    """Its import takes longer than the training of a smoke run."""
-    program = """
-import sys
-from tests.engines.torch.test_optimizer import *
-trained(layers := network(), optimizer := make_optimizer(layers, config()), range(1))
-make_scheduler(optimizer, config(), steps_per_epoch=2, start=0).step()
-load_optimizer_state(optimizer, optimizer_state(optimizer))
-sys.exit("torch._dynamo" in sys.modules)
-"""
-    process = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr

@@ -30,18 +30,6 @@ STEPS = 10
 CPU = torch.device("cpu")
 
 
-def make_cell(task: str, attention: str, *overrides: str) -> Cell:
-    """The checked cell, its data read."""
-    backbone, pattern = PATTERNS[task]
-    chosen = [f"task={task}", "dataset=synthetic", f"backbone={backbone}", f"attention={attention}", "preset=smoke"]
-    chosen += [f"pattern={pattern}", "device=cpu", "backbone.dropout=0.0", "backbone.attention_dropout=0.0"]
-    chosen += [f"trainer.max_steps={STEPS}", "trainer.max_grad_norm=1.0", "trainer.weight_decay=0.01"]
-    chosen += ["trainer.schedule=linear", "trainer.warmup_steps=4", *overrides]
-    cell = Cell.from_config(compose(chosen))
-    cell.task.setup(None)
-    return cell
-
-
 @dataclass
 class Ours:
     """A cell, its network, and batches: what the network reads, and targets, with PAD at positions without a target."""
@@ -53,7 +41,13 @@ class Ours:
 
     @classmethod
     def make(cls, task: str, attention: str, *overrides: str) -> Ours:
-        cell = make_cell(task, attention, *overrides)
+        backbone_name, pattern = PATTERNS[task]
+        chosen = [f"task={task}", "dataset=synthetic", f"backbone={backbone_name}", f"attention={attention}"]
+        chosen += ["preset=smoke", f"pattern={pattern}", "device=cpu", "backbone.dropout=0.0"]
+        chosen += ["backbone.attention_dropout=0.0", f"trainer.max_steps={STEPS}", "trainer.max_grad_norm=1.0"]
+        chosen += ["trainer.weight_decay=0.01", "trainer.schedule=linear", "trainer.warmup_steps=4", *overrides]
+        cell = Cell.from_config(compose(chosen))
+        cell.task.setup(None)
         torch.manual_seed(1)
         backbone = make_backbone(cell).eval()
         items: Any = cell.task.splits["train"]
@@ -148,13 +142,8 @@ def _padding(seen: Tensor) -> Tensor | None:
 def ask_fairseq(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """The answers of fairseq_side.py."""
     torch.save(cases, folder / "cases.pt")
-    command = [
-        str(environment.HOME / "bin" / "python"),
-        "-m",
-        "tests.helpers.fairseq.fairseq_side",
-        "cases.pt",
-        "answers.pt",
-    ]
+    command = [str(environment.HOME / "bin" / "python"), "-m", "tests.helpers.fairseq.fairseq_side"]
+    command += ["cases.pt", "answers.pt"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

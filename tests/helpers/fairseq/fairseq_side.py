@@ -14,7 +14,6 @@ import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.optim.amp_optimizer import AMPOptimizer
-from fairseq.sequence_generator import SequenceGenerator
 from fairseq.trainer import Trainer
 from torch import Tensor
 
@@ -51,14 +50,6 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
     result["loss"] = evaluate(model, criterion, first)
     with torch.no_grad():
         result["logits"] = model(**first["net_input"])[0]
-        if case.get("decode"):
-            prefix = first["net_input"]["src_tokens"][:2, :6]
-            result |= decode(model, case["decode"])
-            result |= beams(model, sample(prefix, prefix), prefix_tokens=prefix[:, 1:], bos_token=2)
-        if case.get("search"):
-            for size in (1, 3):
-                found = beams(model, first, beam_size=size, min_len=case["search"])
-                result |= {f"{key}_{size}": rows for key, rows in found.items()}
     batches = [sample(*batch) for batch in case["batches"]]
     trainer = Trainer(config, task, model, criterion)
     if isinstance(trainer.optimizer, AMPOptimizer):  # whose scaler is for GPUs alone
@@ -84,34 +75,6 @@ def evaluate(model: Any, criterion: Any, batch: dict[str, Any]) -> float:
     model.eval()
     loss, size, _ = criterion(model, batch)
     return float(loss / size)
-
-
-def decode(model: Any, length: int) -> dict[str, Tensor]:
-    """Tokens [2, length] drawn step by step: through the incremental state, and from the whole prefix each time."""
-    noise = torch.distributions.Gumbel(0.0, 1.0).sample((length, 2, len(model.decoder.dictionary)))
-    noise[..., model.decoder.padding_idx] = -torch.inf  # fairseq's generator never writes padding
-    answers: dict[str, Any] = {}
-    for name in ("step", "whole"):
-        state: dict[str, Any] | None = {} if name == "step" else None
-        tokens = torch.full((2, 1), 2)
-        logits = []
-        for t in range(length):
-            logits.append(model(tokens, incremental_state=state)[0][:, -1])
-            tokens = torch.cat([tokens, (logits[-1] + noise[t]).argmax(dim=-1, keepdim=True)], dim=1)
-        answers |= {f"{name}_tokens": tokens, f"{name}_logits": torch.stack(logits, dim=1)}
-    return answers
-
-
-def beams(model: Any, batch: dict[str, Any], *, beam_size: int = 3, min_len: int = 1, **more: Any) -> dict[str, Any]:
-    """What fairseq's beam search makes of a batch, with the incremental state and without."""
-    sizes = {"beam_size": beam_size, "min_len": min_len, "max_len_a": 0, "max_len_b": 24}
-    generator = SequenceGenerator([model], model.decoder.dictionary, **sizes)
-    answers: dict[str, Any] = {}
-    for name, has_state in (("step_beams", True), ("whole_beams", False)):
-        generator.model.has_incremental = has_state
-        found = generator.generate([model], batch, **more)
-        answers[name] = [[hypothesis["tokens"].tolist() for hypothesis in row] for row in found]
-    return answers
 
 
 if __name__ == "__main__":

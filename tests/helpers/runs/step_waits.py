@@ -43,18 +43,8 @@ CELLS = {
 }
 PLANTED: dict[str, Callable[[Tensor], object]] = {
     "item": lambda loss: loss.item(),
-    "tolist": lambda loss: loss.tolist(),
-    "bool": lambda loss: bool(loss > 0),
-    "int": lambda loss: int(loss.long()),
-    "float": lambda loss: float(loss),
-    "cpu": lambda loss: loss.cpu(),
-    "nonzero": lambda loss: loss.nonzero(),
     "mask": lambda loss: loss[loss > 0],
-    "masked_select": lambda loss: loss.masked_select(loss > 0),
-    "unique": lambda loss: loss.unique(),
-    "copy": lambda loss: torch.ones(3).to(loss.device),
-    "unpinned copy": lambda loss: torch.ones(3).to(loss.device, non_blocking=True),
-    "copy_": lambda loss: torch.ones(3, device=loss.device).copy_(torch.ones(3)),
+    "copy": lambda loss: torch.ones(3).to(loss.device, non_blocking=True),
     "index": lambda loss: loss.expand(3)[torch.tensor([0, 2])],
     "nothing": lambda loss: loss + torch.ones(3, device=loss.device),
 }

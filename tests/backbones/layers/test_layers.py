@@ -1,0 +1,119 @@
+"""Layers against plain forms: the gate of GTrXL, reversible layers, batch norm, losses over many words."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from backbones.layers import reversible, token_losses as token_losses_module
+from backbones.layers.gates import GRUGate
+from backbones.layers.speech import MaskedBatchNorm1d
+from backbones.layers.token_losses import token_losses
+from cab import build_backbone
+from cab.verification.growth import peak_bytes
+from engines.torch.parallel import GlobalBatchNorm1d
+from tests.helpers.backbones.records import RECORDS, objective, padding, small, tokens
+
+
+def test_a_gate_is_the_papers() -> None:
+    gate, (x, y) = GRUGate(5, 2.0).double(), torch.randn(2, 2, 3, 5, dtype=torch.double)
+    assert gate.bias.tolist() == [2.0] * 5
+    nn.init.normal_(gate.bias)
+    w_r, w_z, w_g = gate.from_branch.weight.split(5)
+    u_r, u_z = gate.from_stream.weight.split(5)
+    r = (y @ w_r.T + x @ u_r.T).sigmoid()
+    z = (y @ w_z.T + x @ u_z.T - gate.bias).sigmoid()
+    h = (y @ w_g.T + (r * x) @ gate.candidate.weight.T).tanh()
+    torch.testing.assert_close(gate(x, y), (1 - z) * x + z * h)
+
+
+@pytest.mark.parametrize("num_layers", [1, 9])
+def test_reversible_gradients_are_those_of_the_plain_network(num_layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, with dropout of every kind and padding; the same random numbers are drawn, and as many."""
+    options = {"num_layers": num_layers, "dropout": 0.3, "attention_dropout": 0.2}
+    backbone = small("gpt2_reversible", **options).float().train()
+    inputs, found = {"tokens": tokens(5, 19), "padding_mask": padding(19)}, []
+    for _ in range(2):
+        backbone.zero_grad()
+        torch.manual_seed(7)
+        loss = objective(backbone, inputs)
+        drawn = torch.rand(())
+        loss.backward()
+        found.append((loss.item(), drawn.item(), torch.cat([p.grad.flatten() for p in backbone.parameters()])))
+        monkeypatch.setattr(reversible, "couple_reversibly", reversible.couple)
+    assert found[0][:2] == found[1][:2]
+    assert (found[0][2] - found[1][2]).norm() <= 1e-5 * found[1][2].norm()
+
+
+def test_memory_of_reversible_layers_hardly_grows_with_depth() -> None:
+    """Peak of a forward and a backward pass; what is left of the growth is 5 kB of random state a branch."""
+
+    def peak(name: str, num_layers: int) -> int:
+        sizes = {**RECORDS["gpt2_reversible"].options, "num_layers": num_layers}
+        backbone = build_backbone(name, attention="linear", pattern="CS", **sizes).train()
+        ids = tokens(1, 512)
+        for parameter in backbone.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        return peak_bytes(lambda: backbone(ids).sum().backward())
+
+    assert peak("gpt2_reversible", 8) <= 1.15 * peak("gpt2_reversible", 2)
+    assert peak("gpt2", 8) > 2 * peak("gpt2", 2)
+
+
+@pytest.mark.parametrize("kind", [MaskedBatchNorm1d, GlobalBatchNorm1d])
+def test_statistics_of_batch_norm_are_those_of_the_real_positions(
+    kind: type[nn.BatchNorm1d], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Away from the origin, too; outputs, statistics and gradients, in one process and as in several."""
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda sums: sums)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    real = torch.arange(7) < torch.tensor([7, 1, 4])[:, None]
+    x = (300 + torch.randn(3, 7, 5)).masked_fill(~real[..., None], 1e4).requires_grad_()
+    results = []
+    for norm in (kind(5, momentum=0.3), nn.BatchNorm1d(5, momentum=0.3)):
+        norm.load_state_dict({**norm.state_dict(), "weight": torch.arange(5) - 1.5, "bias": torch.arange(5) / 3})
+        given = () if type(norm) is nn.BatchNorm1d else (~real,)
+        y = norm(x.transpose(1, 2), *given).transpose(1, 2)[real] if given else norm(x[real])
+        gradients = torch.autograd.grad((y * torch.arange(y.numel()).view_as(y).cos()).sum(), [x, *norm.parameters()])
+        results.append([y, *norm.buffers(), *gradients])
+        assert (gradients[0][~real] == 0).all()
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "around", "error"),
+    [
+        (torch.float64, nullcontext(), 1e-14),
+        (torch.float32, torch.autocast("cpu", torch.bfloat16), 1e-2),
+        (torch.bfloat16, nullcontext(), 1e-2),
+    ],
+)
+def test_losses_of_tokens_are_those_of_all_logits(
+    dtype: torch.dtype, around: Any, error: float, has_bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some logits at a time, values and gradients; and of no vector."""
+    monkeypatch.setattr(token_losses_module, "AT_ONCE", 5 * 53 + 7)  # five vectors
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+        logits = F.linear(x, weight, bias).flatten(0, -2)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.cross_entropy(logits, targets.flatten(), reduction="none").view_as(targets)
+
+    for shape in ((0,), (3, 9)):
+        x, weight, bias = (torch.randn(*size, dtype=dtype) for size in ((*shape, 8), (53, 8), (53,)))
+        targets, each, results = torch.randint(53, shape), torch.randn(shape), []
+        for function in (token_losses, plain):
+            own = [leaf.clone().requires_grad_() for leaf in (x, 2 * weight, bias)[: 2 + has_bias]]
+            with around:
+                losses = function(*own[:2], own[2] if has_bias else None, targets)
+            results.append([losses, *torch.autograd.grad((losses * each).sum(), own)])
+        for got, wanted in zip(*results, strict=True):
+            assert got.dtype is wanted.dtype
+            assert (got - wanted).norm() <= error * wanted.norm()
