@@ -54,7 +54,7 @@ def forward(
 
 
 def rows(name: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of one attention that use a kernel: operations with their backends, and torch's kernels of SDPA."""
+    """Yield the rows of one attention that use a kernel: operations with their backends, torch's of SDPA."""
     for pattern in map(str, ATTENTIONS.get(name).patterns):
         for precision in PRECISIONS:
             counts, uses = forward(name, pattern, precision)
