@@ -1,4 +1,4 @@
-"""Claims about single attentions: windows, segments, centers, transforms, lengths."""
+"""Claims about single attentions: windows, lengths, convolutions, centers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from attentions.kernels import window_attention
 from attentions.kernels.layers import BLOCK, depthwise_conv
 from cab import UserError
 from cab.training import after_optimizer_step
 from tests.helpers.attentions import agreement
 from tests.helpers.attentions.agreement import make
-
-# --- local ---
 
 
 @pytest.mark.parametrize(
@@ -37,13 +36,14 @@ def test_window(pattern: str, options: dict[str, object], first: int, last: int)
         assert seen == list(range(max(0, i + first), min(70, i + last) + 1))
 
 
-# --- longshort ---
-
-
-# --- landmarks ---
-
-
-# --- synthesizer ---
+@pytest.mark.parametrize("options", [{"window_size": 6, "chunk_size": 4}, {"window_size": 3}])
+def test_blocks_across_chunks(options: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The form of a GPU: outputs, gradients, decoding onto slots, dropout."""
+    monkeypatch.setattr(window_attention, "_extents", lambda query, *_: (50, query.shape[2]))
+    module = agreement.make("longshort", "CS", **options)
+    agreement.assert_forms_agree(module, 71, 71)
+    agreement.assert_decodes(module, 43, 43, (9, 1, 30))
+    agreement.assert_dropout(agreement.make("longshort", "CS", dropout=0.3, **options), 43)
 
 
 def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count() -> None:
@@ -56,12 +56,6 @@ def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count
         _, state = module.step(x, state)
     with pytest.raises(UserError, match=r"increase attention\.max_length"):
         module.step(x, state)
-
-
-# --- scatterbrain ---
-
-
-# --- depthwise ---
 
 
 @pytest.mark.parametrize(("length", "taps"), [(1, 3), (5, 35), (BLOCK, 5), (BLOCK + 1, 1), (3 * BLOCK + 7, 35)])
@@ -77,9 +71,6 @@ def test_equals_conv2d(length: int, taps: int) -> None:
     half = depthwise_conv(x.bfloat16(), weight)
     assert half.dtype is torch.bfloat16
     torch.testing.assert_close(half.float(), exact, atol=0.2, rtol=0.05)
-
-
-# --- centers ---
 
 
 def test_centers_learn() -> None:

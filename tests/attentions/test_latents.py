@@ -1,4 +1,4 @@
-"""Attentions by latents, Gaussian kernels and hashes: precision, weights that grow."""
+"""Attentions by latents, Gaussian kernels and hashes: landmarks, weights that grow, collisions."""
 
 from __future__ import annotations
 

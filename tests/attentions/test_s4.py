@@ -1,4 +1,4 @@
-"""S4 and S4D: long convolutions in pieces, weight decay, precision."""
+"""S4 and S4D: long convolutions in pieces, dropout, weight decay."""
 
 from __future__ import annotations
 
@@ -47,6 +47,11 @@ def test_output_in_many_pieces_is_the_same(
     monkeypatch.setattr(s4d, "CPU_LIMIT", 2 * agreement.WIDTH * options.get("channels", 1) * s4d.MIN_BLOCK)
     for piece, one in zip(output_and_gradients(), whole, strict=True):
         torch.testing.assert_close(piece, one)
+
+
+def test_dropout_in_pieces_has_the_gradient_of_what_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s4d, "CPU_LIMIT", 2 * agreement.WIDTH * s4d.MIN_BLOCK)
+    agreement.assert_dropout(build("s4d", "CS", dropout=0.4), 100)
 
 
 def test_state_spaces_of_s4_are_trained_without_weight_decay() -> None:
