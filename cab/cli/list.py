@@ -18,7 +18,6 @@ from cab.files.text_table import ABSENT, text_table
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
-from cab.registry.tables import decode_state_size
 from cab.results.card import Card, card
 from cab.results.formats import markdown
 from cab.results.table import Table
@@ -33,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "entry",
         metavar="attentions | backbones | tasks | cells | NAME",
         help="a table, or the card of a registered attention, backbone or task, or of FILE.py:Class: source, options, "
-        "verification, cost, scores. State is the size of the decode state per layer, with 8 heads of width 64 in "
-        "float32",
+        "verification, decode state, cost, scores. State says whether the size of the decode state is constant or "
+        "grows with the sequence",
     )
     parser.add_argument(
         "--csv",
@@ -78,8 +77,10 @@ def _attentions() -> Rows:
 
 
 def _state(entry: AttentionEntry) -> str:
+    if not any(pattern.is_causal for pattern in entry.patterns):
+        return ""
     try:
-        return decode_state_size(entry)
+        return "constant" if getattr(entry.outline, "has_constant_size_state", False) else "growing"
     except UserError as error:  # of one attention, which does not concern the others
         log.warning("%s", error)
         return ABSENT

@@ -179,9 +179,9 @@ def state_bytes(attention: Attention, num_tokens: int) -> int:
 
 @torch.no_grad()
 def decode_state(attention: Attention, num_tokens: int) -> dict[str, Tensor]:
-    """Return the decode state of one sequence after ``num_tokens`` tokens, by decoding zeros."""
+    """Return the decode state of one sequence after ``num_tokens`` tokens, by decoding zeros, in CC of as many keys."""
     tokens = next(attention.parameters(), torch.empty(0)).new_zeros(1, num_tokens, attention.embed_dim)
-    source = tokens[:, :1] if attention.pattern.is_cross else None
+    source = tokens if attention.pattern.is_cross else None
     state = attention.init_state(1, key=source, value=source)
     if not attention.has_constant_size_state:
         _, state = attention.prefill(tokens, state)

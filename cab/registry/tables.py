@@ -15,7 +15,6 @@ import yaml
 
 from cab.errors import UserError
 from cab.files.disk import user_path
-from cab.registry.entries import AttentionEntry
 from cab.registry.registries import ATTENTIONS, TASKS
 from cab.registry.stacks import StackEntry
 from cab.spec import Spec
@@ -136,16 +135,3 @@ def _differing(options: Mapping[str, Any], usual: Mapping[str, Any], prefix: str
             yield from _differing(value, known, f"{prefix}{name}.")
         elif value != known:
             yield f"{prefix}{name}={value}"
-
-
-def decode_state_size(entry: AttentionEntry) -> str:
-    """Return the size of an attention's decode state, see :func:`cab.registry.build.measure_decode_state`.
-
-    It is read from ``decode_states.csv``, which ``tools/suite/tables.py`` writes; other attentions are measured.
-    """
-    for row in read_rows("decode_states.csv"):
-        if row["attention"] == entry.name:
-            return row["state"]
-    from cab.registry.build import measure_decode_state  # imports torch
-
-    return measure_decode_state(entry)

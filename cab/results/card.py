@@ -24,7 +24,6 @@ from cab.registry.names import is_file, is_stack
 from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.stacks import parts_of
-from cab.registry.tables import decode_state_size
 from cab.results.costs import is_edited
 from cab.results.formats import Cell, gain, texts
 from cab.results.load import load_results
@@ -115,7 +114,7 @@ def _attention_card(name: str) -> Card:
 
     head, entry = summary(name), ATTENTIONS.get(name)
     registered = ATTENTIONS.entry_of(entry.cls)
-    state = measure_decode_state(entry) if is_edited(name) else decode_state_size(entry)
+    state = measure_decode_state(entry)
     size = f"{state} per layer, 8 heads of 64, float32" if state else "no causal pattern, so no decode state"
     facts = [
         *([("Registered name", registered.name)] if registered and registered.name != name else []),

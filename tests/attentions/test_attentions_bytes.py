@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from cab import build_attention
+from tests.helpers.attentions.trust import slow_unless_new
 from tests.helpers.command import ROOT
 from tests.helpers.fake_cuda import fake_cuda, to_fake_cuda
 
@@ -35,7 +36,7 @@ def gigabytes(name: str) -> float:
         return counts.bytes / 1e9
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=slow_unless_new(name)) for name in ROWS])
 def test_bytes_of_a_layer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)  # as outside of tests
     row, moved = ROWS[name], gigabytes(name)

@@ -1,4 +1,4 @@
-"""Claims about single attentions: windows, segments, centers, transforms, lengths."""
+"""Claims about single attentions: windows, lengths, convolutions, centers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from torch.nn import functional as F
 
 from attentions.kernels import window_attention
 from attentions.kernels.layers import BLOCK, depthwise_conv
-from cab import PaddingMasks, UserError, build_attention
+from cab import UserError
 from cab.training import after_optimizer_step
 from tests.helpers.attentions import agreement
 from tests.helpers.attentions.agreement import make
-
-# --- local ---
 
 
 @pytest.mark.parametrize(
@@ -38,9 +36,6 @@ def test_window(pattern: str, options: dict[str, object], first: int, last: int)
         assert seen == list(range(max(0, i + first), min(70, i + last) + 1))
 
 
-# --- longshort ---
-
-
 @pytest.mark.parametrize("options", [{"window_size": 6, "chunk_size": 4}, {"window_size": 3}])
 def test_blocks_across_chunks(options: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The form of a GPU: outputs, gradients, decoding onto slots, dropout."""
@@ -49,32 +44,6 @@ def test_blocks_across_chunks(options: dict[str, int], monkeypatch: pytest.Monke
     agreement.assert_forms_agree(module, 71, 71)
     agreement.assert_decodes(module, 43, 43, (9, 1, 30))
     agreement.assert_dropout(agreement.make("longshort", "CS", dropout=0.3, **options), 43)
-
-
-# --- landmarks ---
-
-
-@pytest.mark.parametrize(
-    ("name", "pattern", "options"),
-    [("lara", "NS", {}), ("reformer", "CS", {"num_buckets": 8, "chunk_size": 4}), ("yoso", "NS", {})],
-)
-def test_random_numbers_are_drawn_in_training_alone(name: str, pattern: str, options: dict[str, int]) -> None:
-    module, x = make(name, pattern, **options), torch.randn(1, 50, 24, dtype=torch.float64)
-    assert not torch.allclose(module(x), module(x))
-    assert torch.equal(module.eval()(x), module(x))
-
-
-def test_short_rows_get_softmax_attention() -> None:
-    vanilla = build_attention("vanilla", pattern="NS", embed_dim=24, num_heads=3)
-    module = build_attention("nystromformer", pattern="NS", embed_dim=24, num_heads=3, num_landmarks=8)
-    module.load_state_dict(vanilla.state_dict())
-    x = torch.randn(2, 20, 24)
-    mask = torch.zeros(2, 20, dtype=torch.bool)
-    mask[0, 7:] = True
-    torch.testing.assert_close(module(x, key_padding_mask=mask)[0, :7], vanilla(x[:1, :7])[0])
-
-
-# --- synthesizer ---
 
 
 def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count() -> None:
@@ -87,45 +56,6 @@ def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count
         _, state = module.step(x, state)
     with pytest.raises(UserError, match=r"increase attention\.max_length"):
         module.step(x, state)
-
-
-RANDOM = {"variant": "random"}
-
-
-@pytest.mark.parametrize(
-    ("name", "pattern", "options", "sizes"),
-    [
-        ("synthesizer", "NS", RANDOM, (9,)),
-        ("synthesizer", "NC", RANDOM, (3, 9)),
-        ("synthesizer", "CC", RANDOM, (9, 3)),
-        ("linformer", "NC", {}, (9, 9)),
-    ],
-)
-def test_it_is_defined_up_to_its_length(name: str, pattern: str, options: dict[str, str], sizes: list[int]) -> None:
-    module = make(name, pattern, max_length=8, **options)
-    inputs = [torch.zeros(1, size, 24, dtype=torch.float64) for size in sizes]
-    with pytest.raises(UserError, match=r"increase attention\.max_length"):
-        module(*inputs, *inputs[1:])
-
-
-# --- scatterbrain ---
-
-
-def test_dropout_leaves_what_is_far() -> None:
-    """Of values that are zero in the window, nothing is dropped."""
-    module = agreement.make("scatterbrain", "NS", window=0, dropout=0.5)
-    query, key = torch.randn(2, 1, agreement.HEADS, 20, 8, dtype=torch.float64)
-    value = torch.zeros_like(key)
-    value[:, :, :10] = 1.0
-    dropped, whole = (
-        module.attend(query, key, value, PaddingMasks()),
-        module.eval().attend(query, key, value, PaddingMasks()),
-    )
-    torch.testing.assert_close(dropped[:, :, 10:], whole[:, :, 10:])
-    assert not torch.equal(dropped[:, :, :10], whole[:, :, :10])
-
-
-# --- depthwise ---
 
 
 @pytest.mark.parametrize(("length", "taps"), [(1, 3), (5, 35), (BLOCK, 5), (BLOCK + 1, 1), (3 * BLOCK + 7, 35)])
@@ -141,9 +71,6 @@ def test_equals_conv2d(length: int, taps: int) -> None:
     half = depthwise_conv(x.bfloat16(), weight)
     assert half.dtype is torch.bfloat16
     torch.testing.assert_close(half.float(), exact, atol=0.2, rtol=0.05)
-
-
-# --- centers ---
 
 
 def test_centers_learn() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from cab.registry.registries import ATTENTIONS
 from cab.verification import run_checks, select_checks, subject_of
 from cab.verification.check import Check
 from tests.helpers.attentions.trust import SEED, split
@@ -44,10 +43,3 @@ def test_conformance(name: str, pattern: str) -> None:
 @pytest.mark.parametrize(("name", "pattern"), cases(quick=False))
 def test_conformance_in_full(name: str, pattern: str) -> None:
     assert not failures(name, pattern, WHOLE)
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_every_pair_is_trusted_or_runs(quick: bool) -> None:
-    pairs = split(quick=quick)
-    assert pairs.runs.keys() | pairs.trusted == {(e.name, str(pattern)) for e in ATTENTIONS for pattern in e.patterns}
-    assert not pairs.runs.keys() & pairs.trusted

@@ -36,21 +36,6 @@ def test_global_tokens_of_etc_scale_with_the_length_up_to_the_published_number()
     assert [module.count_globals(n) for n in (1, 17, 18, 512, 4096, 8192)] == [1, 1, 2, 29, 230, 230]
 
 
-def test_the_fixed_pattern_keeps_summaries() -> None:
-    """The open block, and c tokens of each that has ended."""
-    module = agreement.make("sparse_transformer", "CS", stride=8, summary=2)
-    _, state = module.prefill(torch.randn(1, 45, agreement.WIDTH, dtype=torch.float64), module.init_state(1))
-    assert state["position"].tolist() == [[6, 7, 14, 15, 22, 23, 30, 31, 38, 39, 40, 41, 42, 43, 44]]
-
-
-def test_first_token_without_itself() -> None:
-    """It sees nothing, and gets what the last projection makes of zero."""
-    module = agreement.make("adaptive_span", "CS", include_self=False)
-    output = module(torch.randn(1, 5, agreement.WIDTH, dtype=torch.float64))
-    torch.testing.assert_close(output[0, 0], module.out_proj.bias)
-    assert seen(module, 4, 5) == [0, 1, 2, 3, 4]
-
-
 def test_spans_are_learned() -> None:
     """The loss is the mean span; after a step it is between none and the largest."""
     module = agreement.make("adaptive_span", "CS", max_span=40).train()
@@ -77,22 +62,6 @@ def test_random_blocks_of_bigbird() -> None:
     other = agreement.make("bigbird", "NS", block_size=2, num_random=3)
     assert not torch.equal(other.random_blocks(20), drawn)
     assert torch.equal(module.eval().random_blocks(20), drawn)
-
-
-def test_no_gradient_to_the_memory() -> None:
-    """A token reads the memory, by replacement; by gradient, nothing before its segment."""
-    module = agreement.make("transformer_xl", "CS", segment=5, memory=3)
-    x = torch.randn(1, 14, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
-    output = module(x)[0, 12]
-    (gradient,) = torch.autograd.grad(output.sum(), x)
-    assert gradient[0].any(dim=-1).nonzero().flatten().tolist() == [10, 11, 12]
-    moved = []
-    for place in range(14):
-        other = x.detach().clone()
-        other[0, place] += 1.0
-        if not torch.equal(module(other)[0, 12], output):
-            moved.append(place)
-    assert moved == [7, 8, 9, 10, 11, 12]
 
 
 def test_compression_learns_from_its_own_loss_alone() -> None:

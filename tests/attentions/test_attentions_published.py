@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentions.rwkv import RWKV6Attention, RWKV7Attention, TokenShift, default_rank
+from attentions.rwkv import default_rank
 from cab import LayerPosition, build_attention
 from cab.registry.registries import ATTENTIONS
 from cab.training import parameter_groups
@@ -55,61 +55,11 @@ def test_hgrn2_forgets_less_in_later_layers() -> None:
         torch.testing.assert_close(terms.key, 1 - terms.log_decay.exp())
 
 
-def assert_begins_as_rwkv(module: TokenShift) -> None:
-    """RWKV-LM 524481d, ``generate_init_weight``: orthogonal r and v, k a tenth of that, an output of zero."""
-    for linear, gain in ((module.q_proj, 1.0), (module.k_proj, 0.1), (module.v_proj, 1.0), (module.out_proj, 0.0)):
-        torch.testing.assert_close(linear.weight @ linear.weight.mT, gain**2 * torch.eye(24), atol=1e-6, rtol=1e-5)
-        assert linear.bias is None
-
-
-def test_rwkv6_begins_as_released() -> None:
-    """RWKV-LM's RWKV-v5/src/model.py, RWKV_Tmix_x060: the second of three layers, two of its 24 channels."""
-    module = build_attention("rwkv6", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(1, 3))
-    assert isinstance(module, RWKV6Attention)
-    assert_begins_as_rwkv(module)
-    gate = module.gate_proj.weight
-    torch.testing.assert_close(gate @ gate.mT, 0.01 * torch.eye(24), atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(module.norm_weight, torch.full_like(module.norm_weight, (2 / 3) ** 0.7))
-    far = 1 - 0.5 ** (2 / 3), 1 - 0.5 ** (1 / 3)  # channel 12 of 24
-    torch.testing.assert_close(module.mix[:, 12], torch.tensor([far[0], far[0], far[0] - 0.15, far[1], far[1]]))
-    torch.testing.assert_close(module.decay[[0, 23]], torch.tensor([-6.0, -1.0]))
-    torch.testing.assert_close(module.decay[12], torch.tensor(-6 + 5 * (12 / 23) ** 1.35))
-    torch.testing.assert_close(module.bonus.flatten()[[0, 12]], torch.tensor([0.5, 0.5 * 11 / 23]), atol=1e-6, rtol=0)
-
-
-def test_rwkv7_begins_as_released() -> None:
-    """RWKV-LM's RWKV-v7/train_temp/src/model.py, RWKV_Tmix_x070: the second of three layers, some of 24 channels."""
-    module = build_attention("rwkv7", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(1, 3))
-    assert isinstance(module, RWKV7Attention)
-    assert_begins_as_rwkv(module)
-    mixed = [1 - 0.5 ** (power * 2 / 3) for power in (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)]  # channel 12 of 24
-    torch.testing.assert_close(module.mix[:, 12], torch.tensor(mixed))
-    zigzag = torch.tensor([-1.0, (1 / 7) ** 2, 1.0])  # channels 0, 4 and 7 of heads of 8
-    place, channels = torch.tensor([0.0, 12.0, 23.0]) / 23, [0, 12, 23]
-    torch.testing.assert_close(module.decay[channels], -6 + 6 * place ** (1 + 0.5**0.3) + 0.5 + 2.5 * zigzag)
-    torch.testing.assert_close(module.rate[channels], -0.19 + 0.3 * zigzag + 0.4 * (place - 0.5))
-    torch.testing.assert_close(module.removed.flatten()[channels], 0.71 - 0.1 * (place - 0.5))
-    torch.testing.assert_close(module.replaced, torch.full_like(module.replaced, 1.02))
-    torch.testing.assert_close(module.bonus, torch.full_like(module.bonus, -0.04))
-    torch.testing.assert_close(module.norm_weight, torch.full_like(module.norm_weight, (2 / 3) ** 0.7))
-    assert not any(x.any() for x in (module.decay_in, module.rate_in, module.gate_in))
-    for second in (module.decay_out, module.rate_out, module.gate_out):
-        assert second.shape == (32, 24)
-        torch.testing.assert_close(second.mT @ second, 0.01 * 32 / 24 * torch.eye(24), atol=1e-6, rtol=1e-5)
-
-
 def test_ranks_of_rwkv7_follow_the_width() -> None:
     for width, ranks in ((32, (32, 32)), (512, (64, 128)), (768, (64, 128)), (2048, (128, 224))):
         assert (default_rank(2.5, width), default_rank(5.0, width)) == ranks
     module = build_attention("rwkv7", pattern="CS", embed_dim=512, num_heads=1)
     assert [x.shape[1] for x in (module.decay_in, module.rate_in, module.gate_in)] == [64, 64, 128]
-
-
-def test_mlstm_starts_with_closed_input_gates_and_open_forget_gates() -> None:
-    module = build_attention("mlstm", pattern="CS", embed_dim=24, num_heads=4)
-    assert not any(linear.weight.any() for linear in (module.input_proj, module.forget_proj))
-    assert module.input_proj.bias.tolist() == [-10.0] * 4
-    assert module.forget_proj.bias.tolist() == [3.0, 4.0, 5.0, 6.0]
 
 
 STEPS = [
@@ -133,14 +83,6 @@ def test_rates_and_steps_have_no_weight_decay(name: str, own: int, linear: str) 
 
 
 ROWS = list(csv.DictReader((Path(__file__).parents[2] / "attentions" / "defaults.csv").open(encoding="utf-8")))
-
-
-def test_every_row_names_a_part_of_a_registered_attention() -> None:
-    assert len(ROWS) > 50
-    assert {row["attention"] for row in ROWS} <= {entry.name for entry in ATTENTIONS}
-    parts = [(row["attention"], row["part"]) for row in ROWS]
-    assert len(set(parts)) == len(parts)
-    assert all(row["default"] and row["published"] and row["source"] for row in ROWS)
 
 
 def test_stated_defaults_are_those_of_the_constructors() -> None:

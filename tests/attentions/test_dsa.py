@@ -9,32 +9,10 @@ import torch
 from torch import nn
 
 from attentions.bases.indexer import divergence
-from cab import UserError, build_attention
-from tests.helpers.attentions.agreement import WIDTH, assert_decodes, assert_forms_agree, make
+from cab import build_attention
+from tests.helpers.attentions.agreement import WIDTH, make
 
 BLOCKS = {"block_size": 4, "top_k": 3}
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("dsa", {"top_k": 5}),
-        *(("dsa", {"scorer": scorer, **BLOCKS, "local_blocks": 1}) for scorer in ("msa", "keys")),
-        ("dsa", {"scorer": "qsa", **BLOCKS}),
-        ("moba", BLOCKS),
-        ("mla", {"top_k": 5}),
-        ("nsa", {"block_size": 4, "num_blocks": 4, "window_size": 4, "compress_size": 4, "compress_stride": 4}),
-    ],
-)
-def test_of_equal_scores_the_first(name: str, options: dict[str, Any]) -> None:
-    """All scores are equal: the choice is that of the readable form, in prompts and steps of any length."""
-    module = make(name, "CS", **options).eval()
-    with torch.no_grad():
-        for own, parameter in module.named_parameters():
-            if own.startswith(("k_proj", "indexer.key.", "indexer.query.", "compress_k")):
-                parameter.zero_()
-    assert_forms_agree(module, 61, 61)
-    assert_decodes(module, 61, 61, (37, 3, 1))
 
 
 @pytest.mark.parametrize(
@@ -106,37 +84,3 @@ def test_initial_weights_of_the_indexer() -> None:
     indexer = build_attention("dsa", pattern="CS", embed_dim=64, num_heads=4).indexer
     for linear in (indexer.query, indexer.key, indexer.weight):
         assert 0.11 < linear.weight.abs().max().item() <= 1 / 8
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"top_k": 5},
-        *({"scorer": scorer, **BLOCKS, "local_blocks": 1} for scorer in ("msa", "keys")),
-        {"scorer": "qsa", **BLOCKS},
-    ],
-)
-def test_most_keys(options: dict[str, Any]) -> None:
-    """An upper bound of the chosen tokens, which is reached where a block ends."""
-    module, x, position = make("dsa", "CS", **options), torch.randn(1, 40, WIDTH).double(), torch.arange(40)[None]
-    inputs = {**module.query_side_inputs(x), **module.key_side_inputs(x)}
-    queries, keys = module.index(*module.project(x, x, x)[:2], position, position, inputs)
-    counts = range(1, 41)
-    found = module.indexer.reference(queries[0], keys[0], counts).sum(dim=-1).amax(dim=0).tolist()
-    bounds = [module.most_keys(count) for count in counts]
-    assert all(number <= bound for number, bound in zip(found, bounds, strict=True))
-    assert found[3::4] == bounds[3::4]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "options"),
-    [
-        ("NS", {"block_size": 2}),
-        ("CC", {"local_blocks": 1}),
-        ("CS", {"local_blocks": 3, "top_k": 2}),
-        ("CS", {"positions": "rope", "index_dim": 5}),
-    ],
-)
-def test_refused(pattern: str, options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"local_blocks|index_dim"):
-        build_attention("dsa", pattern=pattern, embed_dim=WIDTH, num_heads=3, **options)

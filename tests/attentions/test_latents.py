@@ -1,4 +1,4 @@
-"""Attentions by latents, Gaussian kernels and hashes: precision, weights that grow."""
+"""Attentions by latents, Gaussian kernels and hashes: landmarks, weights that grow, collisions."""
 
 from __future__ import annotations
 
@@ -8,36 +8,9 @@ import pytest
 import torch
 
 from attentions import yoso as collisions
-from attentions.latents import LunaAttention
 from attentions.yoso import HashedAttention
 from cab import build_attention
-from cab.registry.registries import ATTENTIONS
-from tests.helpers.attentions.agreement import assert_rounds_as_float32, make
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "efficient": {},
-    "set_transformer": {"num_inducing": 3},
-    "luna": {"num_landmarks": 4},
-    "linformer": {"num_landmarks": 5, "max_length": 40},
-}
-CASES = [(name, str(pattern)) for name in OPTIONS for pattern in ATTENTIONS.get(name).patterns]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("name", "pattern"), [*CASES, ("skyformer", "NS"), ("skyformer", "NC")])
-def test_long_sequences_in_low_precision(name: str, pattern: str, dtype: torch.dtype) -> None:
-    """1,024 tokens."""
-    options = {**OPTIONS.get(name, {}), **({"max_length": 1024} if name == "linformer" else {})}
-    module = build_attention(name, pattern=pattern, embed_dim=16, num_heads=2, **options)
-    if isinstance(module, LunaAttention):
-        # Landmarks that pack nearly the same mean make the query's gradient a difference of nearly equal numbers: the
-        # rounding of its terms is then up to 50 units over 200 seeds, on every processor. These landmarks differ.
-        module.slots.data *= 4
-    x, source = torch.randn(2, 1, 1024, 16)
-    source = source if module.pattern.is_cross else x
-    with torch.no_grad():
-        heads, extras = module.project(x, source, source), module.key_side_inputs(source)
-    assert_rounds_as_float32(module, heads, dtype, **extras)
+from tests.helpers.attentions.agreement import make
 
 
 def test_landmarks_are_tokens_where_their_places_are_rounded() -> None:

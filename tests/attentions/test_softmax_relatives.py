@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
 
-from attentions.differential import DifferentialAttention
 from attentions.flash import mask_by_coordinate
 from attentions.forgetting import ForgettingAttention
 from attentions.kernels.layers import alibi_slopes, rotate
 from attentions.mla import LatentKeyValueAttention
 from attentions.nsa import NativeSparseAttention
-from cab import UserError, build_attention
+from cab import build_attention
 from cab.registry.build import state_bytes
-from tests.helpers.attentions import agreement
-from tests.helpers.attentions.agreement import assert_decodes, assert_forms_agree, make
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_kv_heads": 1},
-        {"sink": "learned", "num_kv_heads": 1},
-        {"positions": "rope", "qk_norm": True, "short_convolution": 4},
-        {"positions": "alibi", "sink": "one"},
-        {"positions": "alibi", "window": 7, "sink_tokens": 3, "output_gate": True},
-    ],
-)
-def test_decoding_beyond_the_recent_keys(options: dict[str, Any]) -> None:
-    assert_decodes(make("vanilla", "CS", **options), 75, 0, (60, 1))
+from tests.helpers.attentions.agreement import make
 
 
 def test_a_window_bounds_the_cache() -> None:
@@ -64,14 +47,6 @@ def test_slopes_and_rotations_are_the_published() -> None:
     assert turned == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("heads", [1, 2, 3])
-def test_differential_heads_are_half_of_an_even_number(heads: int) -> None:
-    module = build_attention("differential", pattern="NS", embed_dim=24, num_heads=heads).double()
-    assert isinstance(module, DifferentialAttention)
-    assert (module.num_pairs, module.width) == {1: (1, 12), 2: (1, 12), 3: (3, 4)}[heads]
-    assert_forms_agree(module, 9, 0)
-
-
 def test_what_was_forgotten_over_thousands_of_tokens_does_not_round_the_near_ones() -> None:
     """In float32, F near -20,000: as if the sequence began ten tokens ago."""
     module = build_attention("forgetting", pattern="CS", embed_dim=8, num_heads=1)
@@ -90,23 +65,6 @@ def test_heads_of_nsa_share_keys_as_published(heads: int, groups: int) -> None:
     assert module.k_proj.out_features == 3 * groups
 
 
-@pytest.mark.parametrize(("rival", "counted"), [(0.75, [4, 5, 6]), (0.25, [3, 4, 5, 6])])
-def test_scores_of_overlapping_blocks(rival: float, counted: list[int]) -> None:
-    """l 32, d 16, blocks of 64: block 1 counts compression blocks 3 to 6 as 1, 2, 2, 2 (Eq. 9)."""
-    module = build_attention("nsa", pattern="CS", embed_dim=4, num_heads=1, num_blocks=4)
-    assert isinstance(module, NativeSparseAttention)
-    found = []
-    for number in (0, 1, 2, 3, 4, 5, 6, 8, 9):
-        weights = torch.zeros(1, 1, 1, 23, dtype=torch.float64)
-        weights[..., number], weights[..., 13] = 1.0, rival  # 13 is inside block 3, twice
-        seen = module.selected(weights, torch.tensor([[383]]), 384)[0, 0, 0].view(6, 64)
-        assert torch.equal(seen.all(dim=1), seen.any(dim=1))
-        assert bool(seen[[0, 4, 5]].all())
-        if seen[1].all():
-            found.append(number)
-    assert found == counted
-
-
 @pytest.mark.parametrize(
     ("width", "heads", "rank", "rotary"),
     [(32, 4, 8, 4), (512, 8, 128, 32), (768, 12, 192, 32)],
@@ -117,37 +75,6 @@ def test_latent_state_is_that_of_one_short_vector_a_token(width: int, heads: int
     assert isinstance(module, LatentKeyValueAttention)
     assert state_bytes(module, 3) - state_bytes(module, 2) == 4 * (rank + rotary) + 1  # c, k', and the mask
     assert all(part.bias is None for part in module.modules() if isinstance(part, torch.nn.Linear))
-
-
-def test_a_width_that_has_no_halves_is_refused() -> None:
-    with pytest.raises(UserError, match="must be divisible by 6, got 9; change embed_dim"):
-        build_attention("differential", pattern="CS", embed_dim=9, num_heads=3)
-
-
-PATTERNS = ("NS", "CS", "NC", "CC")
-
-
-def test_target_without_keys_is_zero_before_the_output_projection() -> None:
-    module = agreement.make("vanilla", "NC")
-    inputs, masks = agreement.draw(module, 6, 4)
-    masks["key_padding_mask"][4] = True
-    output = module(*inputs, key_padding_mask=masks["key_padding_mask"])
-    torch.testing.assert_close(output[4], module.out_proj.bias.expand_as(output[4]))
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_without_biases(pattern: str) -> None:
-    biased, unbiased = (agreement.make("vanilla", pattern, qkv_bias=bias) for bias in (True, False))
-    count = [sum(p.numel() for p in module.parameters()) for module in (biased, unbiased)]
-    assert count == [4 * agreement.WIDTH**2 + 4 * agreement.WIDTH, 4 * agreement.WIDTH**2 + agreement.WIDTH]
-
-
-def test_flash_says_where_there_is_no_kernel() -> None:
-    module = agreement.make("flash", "NS", dropout=0.1)
-    x = torch.randn(2, 5, agreement.WIDTH, dtype=torch.float64)
-    with pytest.raises(UserError, match=r"no flash kernel for torch.float64 on cpu.*vanilla"):
-        module(x)
-    assert module.eval()(x).shape == x.shape
 
 
 def test_flash_hides_padding_without_a_mask() -> None:

@@ -6,21 +6,15 @@ difference is in the commit.
 
 from __future__ import annotations
 
-import csv
-import functools
 import json
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from cab import build_attention
 from cab.records.files import COMMITTED_DIRS
 from cab.records.record import records_in
-from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell, current_config
 from tests.helpers.command import ROOT, cab
 
@@ -85,39 +79,3 @@ def test_header_of_efficiency(tmp_path: Path) -> None:
     command = "efficiency local --pattern CS --lengths 64 --repeats 1 --embed-dim 16 --num-heads 2 --no-verify --out"
     output(f"{command} {tmp_path}/costs.csv")
     compare("efficiency.csv", (tmp_path / "costs.csv").read_text().partition("\n")[0] + "\n")
-
-
-def checksum(name: str, pattern: str) -> list[float]:
-    """Return output and gradients of a training step, each as its projection onto fixed random numbers."""
-    torch.manual_seed(0)
-    attention = build_attention(name, pattern=pattern, embed_dim=32, num_heads=4)
-    generator = torch.Generator().manual_seed(1)
-    draw: Callable[..., torch.Tensor] = functools.partial(torch.randn, generator=generator)
-    inputs = [draw(2, 37, 32).requires_grad_()]
-    if attention.pattern.is_cross:
-        inputs += [draw(2, 37 if attention.pattern.is_causal else 45, 32).requires_grad_() for _ in range(2)]
-    torch.manual_seed(2)
-    result = attention(*inputs)
-    result.backward(draw(result.shape))
-    gradients = [weight.grad for weight in attention.parameters() if weight.grad is not None]
-    values = [result.detach(), *(tensor.grad for tensor in inputs if tensor.grad is not None), *gradients]
-    return [float((value.double() * draw(value.shape).double()).sum()) for value in values]
-
-
-def test_quick_checksums_of_attentions() -> None:
-    """Outputs and gradients of every attention and pattern; rounding may differ between processors."""
-    path = OUTPUT / "checksums.csv"
-    pairs = [(entry.name, str(pattern)) for entry in ATTENTIONS for pattern in entry.patterns]
-    if not path.exists():
-        rows = [[*pair, *(f"{value:.9g}" for value in checksum(*pair))] for pair in pairs]
-        with path.open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
-        pytest.fail(f"{path} was written; commit it")
-    stored = {(name, pattern): list(map(float, values)) for name, pattern, *values in csv.reader(path.open())}
-    assert stored.keys() == set(pairs), f"delete {path} and run this test twice; only rows of these pairs may differ"
-    different = [
-        pair
-        for pair in pairs
-        if not torch.allclose(*map(torch.tensor, (checksum(*pair), stored[pair])), rtol=1e-3, atol=1e-3)
-    ]
-    assert not different

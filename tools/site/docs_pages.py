@@ -198,7 +198,7 @@ def backends() -> str:
     for row in read_csv(ROOT / "attentions" / "backends.csv"):
         names = {part.split()[1] for part in row["backends"].split("; ") if part} - {"pytorch"}
         kernels = ", ".join(sorted(names) + row["sdpa"].split("; "))
-        counts[kernels.strip(", ") or "none"][row["precision"]] += 1
+        counts[kernels.strip(", ")][row["precision"]] += 1
     lines = ["| Kernels | float32 | autocast | bfloat16 |", "| --- | --- | --- | --- |"]
     for kernels, by in sorted(counts.items()):
         lines.append(f"| {kernels} | {by['float32']} | {by['autocast']} | {by['bfloat16']} |")

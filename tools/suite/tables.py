@@ -1,8 +1,8 @@
 """Write the tables of the suite that are computed: ``python -m tools.suite.tables``.
 
-configs/decode_states.csv and configs/suite/states.csv have the decode state of every attention of this repository, in a
-large layer and in the networks of the suite. configs/suite/invalid.csv has the cells that do not measure attention
-according to the reference results; `cab score --check` prints the reasons.
+configs/suite/states.csv has the decode states, in the networks of the suite, of the attentions with reference results
+or costs; those of others are measured in the user's runs. configs/suite/invalid.csv has the cells that do not measure
+attention according to the reference results; `cab score --check` prints the reasons.
 """
 
 from __future__ import annotations
@@ -14,27 +14,20 @@ import torch
 
 from cab import load_results
 from cab.records.files import REFERENCE_DIRS
-from cab.registry.build import measure_decode_state
 from cab.registry.registries import ATTENTIONS
-from cab.registry.tables import CONFIGS
-from cab.results.costs import STATES_FILE, suite_state
+from cab.results.costs import STATES_FILE, measured_costs, suite_state
 from cab.results.retained import suite_runs
 from cab.results.validity import INVALID_FILE, checks_frame, invalid
 
-OWN = [entry for entry in ATTENTIONS if entry.location.module.startswith("attentions.")]
 Rows = Iterator[Sequence[str]]
 
 
-def states_of_layers() -> Rows:
-    yield "attention", "state"
-    yield from ((entry.name, measure_decode_state(entry)) for entry in OWN)
-
-
 def states_in_the_suite() -> Rows:
-    """Yield name, numbers of the state and growth of each attention with pattern CS."""
+    """Yield name, numbers of the state and growth of each of these attentions with pattern CS."""
     yield "attention", "numbers", "grows"
-    for entry in OWN:
-        if state := suite_state(entry):
+    names = {*load_results(REFERENCE_DIRS)["attention"], *(name for name, _ in measured_costs())}
+    for entry in ATTENTIONS:
+        if entry.name in names and (state := suite_state(entry)):
             yield entry.name, f"{state.numbers:g}", "yes" if state.grows else "no"
 
 
@@ -45,7 +38,6 @@ def invalid_cells() -> Rows:
 
 
 TABLES = {
-    CONFIGS / "decode_states.csv": states_of_layers,
     STATES_FILE: states_in_the_suite,
     INVALID_FILE: invalid_cells,
 }

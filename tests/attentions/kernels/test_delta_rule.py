@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 
 from attentions.kernels.delta_rule import generalized_delta_rule
+from tests.helpers.attentions.trust import slow_unless_new
+
+pytestmark = slow_unless_new("rwkv7")
 
 ROWS, HEADS, KEYS, VALUES = 2, 3, 5, 4
 
@@ -70,15 +73,3 @@ def test_fast_and_slow_features_and_tokens(rate: float, dtype: torch.dtype, limi
     log_decay[:, :, ::5] = rate
     log_decay[..., 0] = rate
     assert_is_the_recurrence(drawn_inputs(61, log_decay, True), dtype, limit, span=8)
-
-
-@pytest.mark.parametrize("lowest", [-1.0, -100.0])
-def test_masked_tokens_neither_write_nor_decay(lowest: float) -> None:
-    log_decay = lowest * torch.rand(ROWS, HEADS, 37, KEYS, dtype=torch.float64)
-    *tokens, state = (x.float() for x in drawn_inputs(37, log_decay, True))
-    masked = torch.rand(37) < 0.4
-    silent = [x if i in (0, 2) else x.masked_fill(masked.unsqueeze(-1), 0.0) for i, x in enumerate(tokens)]
-    output, after = generalized_delta_rule(*silent, state)
-    wanted, wanted_after = generalized_delta_rule(*(x[:, :, ~masked] for x in tokens), state)
-    torch.testing.assert_close(output[:, :, ~masked], wanted, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(after, wanted_after, rtol=1e-5, atol=1e-5)

@@ -35,15 +35,6 @@ def test_features_have_the_slopes_of_their_definition(kind: FeatureMap, has_fact
     torch.testing.assert_close(kind.backward(features.detach(), factors, grad), expected)
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 16])
-def test_taylor_features_are_the_second_order_exponential(width: int) -> None:
-    q, k = torch.randn(2, 1, 1, 5, width, dtype=torch.float64)
-    products = q @ k.mT
-    features = Taylor().forward(q, None)
-    assert features.shape[-1] == 1 + width + width * (width + 1) // 2
-    torch.testing.assert_close(features @ Taylor().forward(k, None).mT, 1 + products + products.square() / 2)
-
-
 def test_denominators_keep_their_sign() -> None:
     found = safe_denominator(torch.tensor([-5.0, -1e-9, -0.0, 0.0, 1e-9, 5.0]), 1e-6)
     torch.testing.assert_close(found, torch.tensor([-5.0, -1e-6, -1e-6, 1e-6, 1e-6, 5.0]))

@@ -15,6 +15,9 @@ from cab import build_attention
 from cab.errors import UnsupportedError
 from cab.kernels import use, used
 from tests.helpers.attentions.interpreter import run_on_a_cpu
+from tests.helpers.attentions.trust import slow_unless_new
+
+pytestmark = slow_unless_new("vanilla")
 
 LENGTH, HEADS = 301, 4
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625], dtype=torch.float64)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attentions import efficient
 from attentions.kernels import causal_abc
-from attentions.kernels.delta_rule import BLOCK, WIDEST, delta_rule, delta_rule_chunked
+from attentions.kernels.delta_rule import BLOCK, delta_rule_chunked
 from attentions.kernels.norms import gated_skip
 from attentions.kernels.recurrence import block_recurrence
 from attentions.mamba3 import turned
@@ -178,14 +178,6 @@ def test_turned_queries_and_keys(dtype: torch.dtype, error: float, keys: int, pa
     assert_near(result, with_gradients(function, upcast(inputs)), error)
 
 
-def test_states_too_wide_for_the_kernel_go_a_step_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel, which is not interpreted here, would refuse tensors of the CPU."""
-    run_on_a_cpu("triton", monkeypatch)
-    query, key, value = (torch.randn(1, 1, 3, width) for width in (WIDEST + 1, WIDEST + 1, 2))
-    output, _ = delta_rule(query, key, value, torch.rand(1, 1, 3), None, torch.zeros(1, 1, WIDEST + 1, 2))
-    assert output.isfinite().all()
-
-
 @pytest.mark.usefixtures("_fused")
 def test_what_the_kernel_computes_is_counted() -> None:
     module, x = build_attention("deltanet", pattern="CS", embed_dim=24, num_heads=3), torch.randn(2, BLOCK + 5, 24)
@@ -221,13 +213,6 @@ def test_attentions_equal_their_readable_forms(name: str, length: int, monkeypat
 @pytest.mark.parametrize("name", ["abc", "linear", "performer", "gla", *(name for name in CORRECTED if name != "kda")])
 def test_the_compiler_reads_the_kernel_as_one_operator(name: str) -> None:
     assert_compiles(make(name, "CS"), 70)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("_fused")
-@pytest.mark.xfail(reason="with kda's spans, strides of a compiled backward pass differ from those of PyTorch's plan")
-def test_the_compiler_reads_kda() -> None:
-    assert_compiles(make("kda", "CS"), 70)
 
 
 @pytest.mark.parametrize(

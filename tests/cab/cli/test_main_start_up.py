@@ -1,13 +1,10 @@
-"""What must not load torch does not; sizes of decoding states; suggestions for unknown commands."""
+"""What must not load torch does not; ranges need Python's assertions."""
 
 import subprocess
 import sys
 
 import pytest
 
-from cab.registry.build import measure_decode_state
-from cab.registry.registries import ATTENTIONS
-from cab.registry.tables import decode_state_size, read_rows
 from tests.helpers.command import ROOT
 
 LIGHT = (
@@ -54,25 +51,6 @@ def test_commands_that_need_no_model_load_neither_torch_nor_plotting(commands):
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout
-
-
-def test_the_table_of_decode_states_has_every_attention():
-    own = [entry.name for entry in ATTENTIONS if entry.location.module.startswith("attentions.")]
-    listed = [row["attention"] for row in read_rows("decode_states.csv")]
-    assert listed == own, "run python -m tools.suite.tables"
-
-
-@pytest.mark.slow
-def test_the_table_of_decode_states_is_what_is_measured():
-    measured = {entry.name: measure_decode_state(entry) for entry in ATTENTIONS}
-    for row in read_rows("decode_states.csv"):
-        assert row["state"] == measured[row["attention"]], f"{row['attention']}: run python -m tools.suite.tables"
-
-
-def test_an_attention_that_is_not_in_the_table_is_measured(monkeypatch):
-    expected = {name: decode_state_size(ATTENTIONS.get(name)) for name in ("vanilla", "linear", "probsparse")}
-    monkeypatch.setattr("cab.registry.tables.read_rows", lambda _: ())
-    assert {name: decode_state_size(ATTENTIONS.get(name)) for name in expected} == expected
 
 
 def test_ranges_need_the_assertions_of_python():

@@ -61,15 +61,12 @@ def test_verification_depends_on_the_code(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_numbers_of_other_code_are_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decode state of edited code is measured."""
-    monkeypatch.setattr("cab.registry.build.measure_decode_state", lambda entry: f"measured {entry.name}")
     for code in (installed_code("gla"), "of the original"):
         monkeypatch.setattr("cab.results.costs._committed_codes", lambda code=code: {("gla", code)})
         found = card("gla")
         is_edited = code == "of the original"
         notes = [section.remarks for section in found.sections if section.caption.startswith(("Cost", "Scores"))]
         assert notes == [["of other code than the installed one"] if is_edited else []] * 2
-        assert dict(found.facts)["Decode state"].startswith("measured gla") == is_edited
 
 
 def test_scores_and_costs_are_relative_to_vanilla() -> None:

@@ -54,14 +54,15 @@ def forward(
 
 
 def rows(name: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of one attention: operations with their backends, and the kernels that torch chooses for SDPA."""
+    """Yield the rows of one attention that use a kernel: operations with their backends, torch's of SDPA."""
     for pattern in map(str, ATTENTIONS.get(name).patterns):
         for precision in PRECISIONS:
             counts, uses = forward(name, pattern, precision)
             backends = (f"{operation} {backend}" for operation, by in uses.counts.items() for backend in by)
             sdpa = (kernel.removeprefix(SDPA) for kernel in counts.kernels if kernel.startswith(SDPA))
             cells = name, pattern, precision, "; ".join(sorted(backends)), "; ".join(sorted(sdpa))
-            yield dict(zip(COLUMNS, cells, strict=True))
+            if uses.names - {"pytorch"} or cells[-1]:
+                yield dict(zip(COLUMNS, cells, strict=True))
 
 
 def main() -> None:
