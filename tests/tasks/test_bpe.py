@@ -1,10 +1,11 @@
-"""Byte-pair encoding: exact round trips, fixed ids of special tokens, the cache, errors."""
+"""Byte-pair encoding: exact round trips, the cache, published tokenizers, what a file of a tokenizer loses."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from cab import UserError
 from cab.registry.registries import TASKS
-from tasks.bpe import find_tokenizer, read_bpe, tokenizer_path, trained_bpe, vocabulary_size
-from tasks.glue.task import GLUE
-from tasks.lm.task import LM
-from tasks.mlm.task import MLM
+from tasks.bpe import find_tokenizer, read_bpe, trained_bpe, vocabulary_size
 from tasks.sum.data import SPECIAL
-from tasks.sum.task import Sum
-from tests.helpers.tasks.layouts import write_books, write_pairs, write_table
+from tests.helpers.tasks.layouts import put, write_books, write_pairs
+from tests.helpers.tasks.records import ready
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "naïve café — 12.5 %"] * 5
 
@@ -38,54 +36,27 @@ def test_every_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
-def test_special_tokens_come_first_and_merges_shorten(tokenizer: Tokenizer) -> None:
-    assert [tokenizer.token_to_id(token) for token in ("<pad>", "<s>")] == [0, 1]
-    assert tokenizer.get_vocab_size() <= 300
-    assert len(tokenizer.encode("the cat sat on the log").ids) < 12
+def test_it_is_trained_once() -> None:
+    calls: list[int] = []
+
+    def texts(number: int) -> Iterator[str]:
+        calls.append(number)
+        yield "some text"
+
+    for number in (7, 7, 8):
+        trained_bpe(partial(texts, number), vocab_size=270, special_tokens=["<pad>"], key={"texts": number})
+    assert calls == [7, 8]
 
 
-def test_it_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CAB_CACHE", str(tmp_path))
-    calls = []
-
-    def texts() -> Iterator[str]:
-        calls.append(1)
-        yield from TEXTS
-
-    options = {"vocab_size": 270, "special_tokens": ["<pad>"]}
-    first = trained_bpe(texts, key={"texts": 1}, **options)  # type: ignore[arg-type]
-    assert trained_bpe(texts, key={"texts": 1}, **options).to_str() == first.to_str()  # type: ignore[arg-type]
-    trained_bpe(texts, key={"texts": 2}, **options)  # type: ignore[arg-type]
-    assert len(calls) == 2
-
-
-def test_too_small_a_vocabulary_is_refused() -> None:
-    with pytest.raises(UserError, match="at least 257"):
-        trained_bpe(lambda: iter(TEXTS), vocab_size=256, special_tokens=["<pad>"], key={})
-
-
-@pytest.mark.parametrize(
-    ("task", "dataset", "published"),
-    [(LM, "pg19", "gpt2"), (MLM, "pg19", "gpt2"), (Sum, "multi_news", "bart")],
-)
-def test_published_tokenizers_are_files_below_the_data_root(
-    task: Any, dataset: str, published: str, tmp_path: Path
-) -> None:
-    """The command that gets them is named before any text is read."""
-    ready = task(dataset=dataset, tokenizer=published, **({} if task is Sum else {"block_len": 16}))
-    assert ready.extra_data == (f"{published}_bpe",)
-    with pytest.raises(UserError, match=f"cab data download {published}_bpe --data-root {tmp_path}; "):
-        ready.setup(tmp_path)
-    write_pairs(tmp_path) if task is Sum else write_books(tmp_path)
-    home = tmp_path / "tokenizers" / published
+def test_published_tokenizers_are_files_below_the_data_root(tmp_path: Path) -> None:
+    task = TASKS.get("lm").build(dataset="pg19", tokenizer="gpt2", block_len=16)
+    write_books(tmp_path)
+    home = tmp_path / "tokenizers/gpt2"
     home.mkdir(parents=True)
-    made = trained_bpe(lambda: iter(TEXTS), vocab_size=300, special_tokens=SPECIAL, key={"texts": 3})
-    made.save(str(home / "tokenizer.json")) if task is Sum else made.model.save(str(home))
-    ready.setup(tmp_path)
-    used = ready.bpe if task is Sum else ready.corpus.tokenizer
-    assert used.get_vocab() == made.get_vocab()
-    assert tokenizer_path("words", tmp_path) == "words"
-    assert task(dataset=dataset).extra_data == ()
+    bpe = trained_bpe(lambda: iter(TEXTS), vocab_size=300, special_tokens=SPECIAL, key={"texts": 3})
+    bpe.model.save(str(home))
+    task.setup(tmp_path)
+    assert task.corpus.tokenizer.get_vocab() == bpe.get_vocab()
 
 
 def words(vocabulary: dict[str, int], **settings: Any) -> str:
@@ -111,105 +82,42 @@ FILL |= {"pad_type_id": 0, "pad_token": "a"}
 @pytest.mark.parametrize(
     ("content", "tokens", "warning"),
     [
-        (words({"a": 1, "b": 2}), [1, 2, 1], ""),
         (words({"a": 1, "b": 70_000}), [1, 70_000, 1], ""),
-        (words({"a": 1, "b": 2}, truncation=CUT), [1, 2, 1], "truncation switched off"),
-        (words({"a": 1, "b": 2}, padding=FILL), [1, 2, 1], "padding switched off"),
-        (words({"a": 1, "b": 2}, normalizer={"type": "Lowercase"}), [1, 2, 1], ""),
+        (words({"a": 1, "b": 2}, truncation=CUT, padding=FILL), [1, 2, 1], "truncation and padding switched off"),
         (json.dumps({**json.loads(words({})), "model": BPE}), [0, 1, 0], "dropout switched off"),
     ],
 )
-def test_settings_of_a_file_that_change_texts_are_named(
+def test_settings_of_a_file_that_change_texts_are_switched_off(
     content: str, tokens: list[int], warning: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "t.json").write_text(content)
-    tokenizer = read_bpe(tmp_path / "t.json")
+    tokenizer = read_bpe(put(tmp_path / "t.json", content))
     for _ in range(20):  # dropout is random
         assert tokenizer.encode("a b a", add_special_tokens=False).ids == tokens
     assert vocabulary_size(tokenizer) > max(tokens)
-    assert re.search(warning, caplog.text)
+    assert warning in caplog.text
     assert bool(warning) == bool(caplog.text)
 
 
-BERT: Any = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
-BERT |= {"lowercase": True}
-LOWER: Any = {"type": "Lowercase"}
-REMOVED: Any = {"type": "Split", "pattern": {"String": "-"}, "behavior": "Removed", "invert": False}
-ACCENTS: Any = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]}
-SPECIAL_WORDS = {name: number for number, name in enumerate(SPECIAL[:3], start=900)}
-LETTERS = {letter: number for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz", start=1)} | SPECIAL_WORDS
-WITHOUT_UNKNOWN = BPE | {"vocab": {word: number for word, number in LETTERS.items() if word != "z"}, "merges": []}
-TOKENIZERS: dict[str, tuple[str, str]] = {  # whose words are letters, and pairs of a text and a character that it loses
-    "words": (words(LETTERS), "a zz:z a α:α a 1:1 a ab:b a A:A <unk> b:"),
-    "lower case": (words(LETTERS, normalizer=LOWER), "a A:A a Ä:Ä a B C:B b Z a:Z a İ:İ"),
-    "accents": (words(LETTERS, normalizer=ACCENTS), "a é:é a ü b:ü a ñ:ñ a ç:ç a ž:ž"),
-    "removed": (words(LETTERS, pre_tokenizer=REMOVED), "a-b:- -:- -b-:-"),
-    "no unknown": (
-        json.dumps({**json.loads(words({})), "model": WITHOUT_UNKNOWN | {"dropout": None}}),
-        "a z:z a 中:中 a !:! a 5:5 a 😀:😀",
-    ),
-    "bert": (words(LETTERS, normalizer=BERT), "a B:B a é:é a \ufffd:\ufffd a Å:Å a 中:中"),
-}
-LOST = [
-    (content, *case) for content, cases in TOKENIZERS.values() for case in re.findall(r"(\S.*?):(\S?)(?: |$)", cases)
-]
-SHARES = [
-    (words({"b": 1}), "b zz b", r"50% .* such as z$"),
-    (words({"a": 1, "b": 2}, normalizer=LOWER), "A b b a", r"25% .* such as A$"),
-    (words({"e": 1, "b": 2}, normalizer=ACCENTS), "é b b b", r"25% .* such as é$"),
-    (words({"b": 1}, pre_tokenizer=REMOVED), "b-b\nb", r"25% .* such as -$"),
-    (json.dumps({**json.loads(words({})), "model": BPE}), "ab b c", r"25% .* such as c$"),
-]
+LETTERS = {letter: number for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz", start=1)}
 
 
-@pytest.mark.parametrize(("content", "text", "named"), [*LOST, *SHARES])
-def test_lost_text_is_named_with_its_share(
-    content: str, text: str, named: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Unknown, normalized and left out; an unknown token of the text itself comes back."""
-    (tmp_path / "t.json").write_text(content)
-    find_tokenizer(str(tmp_path / "t.json"), lambda: iter([text]), vocab_size=300, key={})
-    lost = [message for message in caplog.messages if "do not come back" in message]
-    assert len(lost) == bool(named)
-    assert re.search(named if len(named) > 1 else f"such as .*{re.escape(named)}" if named else "", "".join(lost))
+def test_lost_text_is_named_with_its_share(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An unknown token of the text itself comes back."""
+    path = put(tmp_path / "t.json", words(LETTERS))
+    find_tokenizer(str(path), lambda: iter(["b a\nzebra <unk>"]), vocab_size=300, key={})
+    [message] = caplog.messages
+    assert re.search("42% .* such as z e b r a$", message)
 
 
-@pytest.mark.parametrize("task", ["lm", "mlm", "sum", "glue"])
-def test_each_task_names_what_a_tokenizer_loses(
-    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    path, row, folder = tmp_path / "t.json", f"a zz {'c d e f g h i j ' * 2}", tmp_path / "data"
-    path.write_text(words(LETTERS))
-    folder.mkdir()
-    if task == "glue":
-        for split in ("train", "dev"):
-            write_table(folder, "sst2", *[f"{row}\t{label}" for label in (0, 1)] * 2, file=split)
-        monkeypatch.setattr("tasks.glue.tables.find_data", lambda *_: folder / "train.tsv")
-        made: Any = GLUE(dataset="sst2", tokenizer=str(path), max_length=40)
-    else:
-        for split in ("train", "validation", "test"):
-            (folder / f"{split}.jsonl").write_text(json.dumps({"text": f"{row} {split[0]}", "summary": "a b"}))
-        options: Any = {"source_columns": ["text", "summary"]} if task == "sum" else {"block_len": 8}
-        made = TASKS.get(task).build(dataset="mine", source=str(folder), tokenizer=str(path), **options)
-    made.check()
-    made.setup(None)
-    [message] = [message for message in caplog.messages if "do not come back" in message]
-    assert message.endswith("such as z")
-
-
-@pytest.mark.parametrize("word", SPECIAL[:3])
-def test_the_name_of_a_special_token_in_a_text_is_a_text_or_refused(word: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("side", ["src.cleaned", "tgt"])
+def test_the_name_of_a_special_token_in_a_text_is_a_text_or_refused(side: str, tmp_path: Path) -> None:
     """A summary would end there, or the loss would not count it."""
-    for side in ("src.cleaned", "tgt"):
-        folder = write_pairs(tmp_path / side)
-        (folder / "sum" / f"train.{side}").write_text(f"a {word} b\n" * 6)
-        task = Sum(dataset="multi_news", vocab_size=300)
-        task.setup(folder)
-        batch: Any = task.splits["train"].__getitems__([0])
-        [row] = batch["target" if side == "tgt" else "source"]
-        assert word in task.bpe.decode([token for token in row.tolist() if token > 3], skip_special_tokens=False)
-        (tmp_path / "t.json").write_text(words(LETTERS))
-        other = Sum(dataset="multi_news", tokenizer=str(tmp_path / "t.json"))
-        with pytest.raises(UserError, match=f"example 1 of train: the tokenizer reads a word as '{word}'"):
-            other.setup(folder)
+    word = SPECIAL[2]
+    put(write_pairs(tmp_path) / f"sum/train.{side}", f"a {word} b\n" * 6)
+    task = ready("sum", tmp_path)
+    [row] = task.splits["train"].__getitems__([0])["target" if side == "tgt" else "source"]
+    assert word in task.bpe.decode([token for token in row.tolist() if token > 3], skip_special_tokens=False)
+    special = {name: number for number, name in enumerate(SPECIAL[:3], start=900)}
+    path = put(tmp_path / "t.json", words(LETTERS | special))
+    with pytest.raises(UserError, match=f"example 1 of train: the tokenizer reads a word as '{word}'"):
+        ready("sum", tmp_path, tokenizer=str(path))

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 
-@dataclass
 class Host:
-    """A host with the content of its ``files`` by path."""
+    """A host with the content of its ``files`` by path, and the paths of requests."""
 
-    address: str = ""
-    files: dict[str, bytes] = field(default_factory=dict)
-    requests: list[str] = field(default_factory=list)  # paths
-    cuts: list[int] = field(default_factory=list)  # numbers of bytes after which the next answers end
-    statuses: list[int] = field(default_factory=list)  # of the next answers
-    pages: set[str] = field(default_factory=set)  # paths that are answered with a web page
+    def __init__(self) -> None:
+        self.address = ""
+        self.files: dict[str, bytes] = {}
+        self.requests: list[str] = []
+        self.cuts: list[int] = []  # numbers of bytes after which the next answers end
+        self.statuses: list[int] = []  # of the next answers
+        self.pages: set[str] = set()  # paths that are answered with a web page
 
     def path(self, end: str) -> str:
         """Return the path of the file whose path ends so."""

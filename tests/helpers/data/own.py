@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 SPLITS = ("train", "validation", "test")
-WORDS = (
+WORDS = [
     "anna",
     "ben",
     "carl",
@@ -25,7 +25,7 @@ WORDS = (
     "has",
     "it",
     "now",
-)
+]
 
 
 def write_own_data(folder: Path) -> None:

@@ -16,7 +16,6 @@ from tasks.lra.listops import Shape, generated_trees
 from tasks.sr.data import degrade, render
 from tasks.sum.data import SPLITS
 from tasks.tts.audio import RATE
-from tests.helpers.data.text_grid import grid
 
 TEXT = "It was a cold bright day, and the clocks struck thirteen.\n\nNobody looked up; nobody ever did here.\n"
 ARTICLE = " \n = Lobsters = \n \n The <unk> lobster weighs 0 @.@ 7 kg , or more . \n It may live 50 years . \n"
@@ -95,27 +94,12 @@ def write_rte(folder: Path) -> Path:
 
 
 def write_trees(folder: Path, counts: Sequence[int] = (20, 5, 5)) -> Path:
-    """ListOps: every operator takes its arguments one by one, each in parentheses."""
+    """ListOps: with the parentheses of the official files."""
     for split, examples in generated_trees(TREES, (counts[0], counts[1], counts[2])).read():
-        lines = [f"{written(texts[0])}\t{label}" for texts, label in examples]
+        lines = [f"( {' '.join(listops.WORDS[x] for x in texts[0])} )\t{label}" for texts, label in examples]
         path = folder / "lra_release/lra_release/listops-1000" / listops.FILES[split]
         put_lines(path, [listops.HEADER, *lines], end="\r\n")
     return folder
-
-
-def written(symbols: Sequence[int]) -> str:
-    stack: list[list[str]] = [[]]
-    for symbol in symbols:
-        if 10 <= symbol < listops.CLOSE:
-            stack.append([listops.WORDS[symbol]])
-        elif symbol < 10:
-            stack[-1].append(listops.WORDS[symbol])
-        else:
-            text = stack[-1][0]
-            for word in [*stack.pop()[1:], "]"]:
-                text = f"( {text} {word} )"
-            stack[-1].append(text)
-    return stack[0][0]
 
 
 def write_reviews(folder: Path) -> Path:
@@ -136,13 +120,13 @@ def write_papers(folder: Path) -> Path:
     return folder
 
 
-def write_batches(folder: Path, protocol: int = 2) -> Path:
+def write_batches(folder: Path) -> Path:
     """CIFAR-10: pickled batches."""
     rng = np.random.default_rng(0)
     for name, count in [*((name, 4) for name in images.TRAIN), ("test_batch", 3)]:
         data = rng.integers(0, 256, size=(count, 3072), dtype=np.uint8)
         batch = {b"data": data, b"labels": [n % 10 for n in range(count)], b"batch_label": name.encode()}
-        put(folder / "cifar-10-batches-py" / name, pickle.dumps(batch, protocol=protocol))
+        put(folder / "cifar-10-batches-py" / name, pickle.dumps(batch, protocol=2))
     return folder
 
 
@@ -213,3 +197,24 @@ def write_clips(folder: Path, *, alignments: bool = True) -> Path:
             phones = ("sil", 0.0, 0.05), ("S", 0.05, 0.1), ("EY1", 0.1, 0.21), ("T", 0.21, 0.28)
             put(folder / f"tts/TextGrid/{name}.TextGrid", grid(*phones, end=0.3 + 0.02 * i))
     return folder
+
+
+def _tier(number: int, name: str, end: float, rows: list[tuple[str, object, object]]) -> str:
+    intervals = "".join(
+        f"        intervals [{i}]:\n            xmin = {start}\n            xmax = {stop}\n"
+        f'            text = "{text}"\n'
+        for i, (text, start, stop) in enumerate(rows, start=1)
+    )
+    return (
+        f'    item [{number}]:\n        class = "IntervalTier"\n        name = "{name}"\n        xmin = 0\n'
+        f"        xmax = {end}\n        intervals: size = {len(rows)}\n{intervals}"
+    )
+
+
+def grid(*phones: tuple[str, object, object], end: float | None = None) -> str:
+    """An alignment as the Montreal Forced Aligner writes it, of ``end`` seconds; by default, up to the last phone."""
+    stop = float(str(phones[-1][2])) if end is None else end
+    return (
+        f'File type = "ooTextFile"\nObject class = "TextGrid"\n\nxmin = 0\nxmax = {stop}\ntiers? <exists>\nsize = 2\n'
+        f"item []:\n{_tier(1, 'words', stop, [('hello', 0, stop)])}{_tier(2, 'phones', stop, list(phones))}"
+    )

@@ -18,12 +18,6 @@ from tests.helpers.command import ROOT
 from tests.helpers.official_layout import ETT, write
 from tests.helpers.tasks import layouts
 
-Bounds = tuple[float, float]
-ANY: Bounds = (0.0, float("inf"))
-SHARE: Bounds = (0.0, 1.0)
-PERCENT: Bounds = (0.0, 100.0)
-PERPLEXITY: Bounds = (1.0, float("inf"))
-
 
 @dataclass(frozen=True)
 class Data:
@@ -35,18 +29,14 @@ class Data:
 
 @dataclass(frozen=True)
 class Record:
-    """Tiny data sets of a task by name, what no score is beyond, and options of the task and of its networks."""
+    """Tiny data sets of a task by name, and options of the task and of its networks."""
 
     data: dict[str, Data]
-    bounds: Bounds | dict[str, Bounds]
     options: dict[str, Any] = field(default_factory=dict)
     network: dict[str, Any] = field(default_factory=dict)
 
     def first(self, *, has_files: bool) -> str:
         return next(name for name, data in self.data.items() if (data.write is not None) == has_files)
-
-    def limits(self, metric: str) -> Bounds:
-        return self.bounds if isinstance(self.bounds, tuple) else self.bounds[metric]
 
 
 ANSWERS = {"vocab_size": 800, "block_len": 64, "loss_on": "answers"}
@@ -57,20 +47,17 @@ BOOKS = {
 }
 LISTOPS = {"length": 40, "min_length": 5, "max_depth": 4, "max_arguments": 5, "examples": 400, "test_examples": 200}
 RECORDS = {
-    "lm": Record(BOOKS, PERPLEXITY, {"vocab_size": 300, "block_len": 16, "context_lengths": (8, 32)}),
+    "lm": Record(BOOKS, {"vocab_size": 300, "block_len": 16, "context_lengths": (8, 32)}),
     "lm_recurrent": Record(
         {**BOOKS, "synthetic": Data(options={**ANSWERS, "context_lengths": (56,)})},
-        PERPLEXITY,
         {"vocab_size": 300, "block_len": 16, "context_lengths": (8, 16, 56), "memory_length": 24},
     ),
     "mlm": Record(
         {**BOOKS, "synthetic": Data(options={**ANSWERS, "block_len": 52, "mask_share": 0.8})},
-        PERPLEXITY,
         {"vocab_size": 300, "block_len": 40, "evaluation_batch_size": 3},
     ),
     "glue": Record(
         {"rte": Data(layouts.write_rte, {"vocab_size": 300}), "synthetic": Data(options={"vocab_size": 800})},
-        SHARE,
         {"max_length": 40, "evaluation_batch_size": 7},
     ),
     "lra": Record(
@@ -82,50 +69,42 @@ RECORDS = {
             "pathfinder": Data(layouts.write_paths),
             "listops_synthetic": Data(options=LISTOPS),
         },
-        PERCENT,
     ),
     "lstf": Record(
         {
             "etth1": Data(lambda folder: write(folder / "ETTh1.csv", ETT, 14_400), {"features": "S"}),
             "synthetic": Data(options={"seq_len": 54, "pred_len": 24}),
         },
-        ANY,
         {"seq_len": 24, "label_len": 6, "pred_len": 12, "evaluation_batch_size": 2000},
     ),
     "pcc": Record(
         {"pcn": Data(layouts.write_pcn), "synthetic": Data()},
-        {"cd_l1": ANY, "cd_l2": ANY, "f_score": SHARE},
         {"partial_points": 24, "complete_points": 50},
         {"first_samples": 20},
     ),
     "probe": Record(
         {name: Data() for name in ("recall", "compression", "mad_noisy", "addition", "parity")},
-        {**dict.fromkeys(("accuracy", "sequences", "accuracy_longer", "sequences_longer"), SHARE), "horizon": (0, 40)},
         {"vocab_size": 32, "length": 32, "pairs": 8, "longer_length": 40, "examples": 40, "test_examples": 20},
     ),
     "sr": Record(
         {"ffhq": Data(layouts.write_faces, {"num_held_out": 2}), "synthetic": Data()},
-        {"psnr": (0.0, 100.0), "ssim": (-1.0, 1.0)},
         {"low_resolution": 8, "high_resolution": 16, "diffusion_steps": 3},
     ),
     "sum": Record(
         {"multi_news": Data(layouts.write_pairs), "synthetic": Data(options={"vocab_size": 600})},
-        PERCENT,
-        {
-            **{"vocab_size": 300, "source_len": 20, "target_len": 9, "min_length": 3, "max_length": 7},
-            "evaluation_batch_size": 4,
-        },
+        {"vocab_size": 300, "source_len": 20, "target_len": 9, "min_length": 3, "max_length": 7},
     ),
     "tts": Record(
         {
             "ljspeech": Data(layouts.write_clips, {"num_held_out": 2}),
             "synthetic": Data(options={"generated": 12, "generated_held_out": 3}),
         },
-        ANY,
         {"iterations": 2, "validation_iterations": 2, "max_steps": 3},
         {"prenet_dropout": 0.0},
     ),
 }
+DATA = [(task, name) for task, record in RECORDS.items() for name in record.data]
+FILES = [(task, name) for task, name in DATA if RECORDS[task].data[name].write is not None]
 
 
 def ready(task: str, folder: Path | None = None, **options: Any) -> Any:

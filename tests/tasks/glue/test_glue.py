@@ -1,8 +1,9 @@
-"""GLUE: rows of tokens, metrics, splits, presets; what of its files is read literally, and what is refused."""
+"""GLUE: rows of tokens, metrics, splits, the published preset; what of its files is read literally."""
 
 from __future__ import annotations
 
-import logging
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,17 @@ import torch
 from torch import Tensor
 
 from cab import Backbone, UserError
+from cab.cli.main import main
 from cab.config.compose import compose
 from cab.records.pretrained import NOT_COMPARED
+from cab.runner.cell import Cell
 from tasks.corpus.facts import NAMES
 from tasks.corpus.tokens import BEGIN, END, PAD
 from tasks.glue import tables
-from tasks.glue.tables import LAYOUTS, Examples, find_files, read_table
-from tasks.glue.task import GLUE, Batch, f1, scores_of
+from tasks.glue.tables import LAYOUTS, Examples, read_table
+from tasks.glue.task import GLUE, f1, scores_of
 from tests.helpers.in_order import in_order
-from tests.helpers.tasks.layouts import write_table
+from tests.helpers.tasks.layouts import write_rte, write_table
 from tests.helpers.tasks.records import ready
 
 
@@ -54,16 +57,9 @@ def test_a_row_is_robertas(generated: GLUE) -> None:
     assert pair[0] == single[0] == BEGIN
     assert [i for i, entry in enumerate(pair) if entry == END] == [3, 4, 7]
     assert single.tolist() == pair[:4].tolist()
-    batch = generated.splits["train"].__getitems__([0, 1])
-    assert (batch.tokens[:, 0] == BEGIN).all()
-    assert batch.tokens.shape == (2, 22)
-    assert len(generated.vocabulary.encode([("", "")], 40)[0]) == 4
-
-
-def test_long_rows_lose_the_end_of_their_longer_sentence(generated: GLUE) -> None:
-    long, short = "Kept " + " ".join(NAMES), "Listed anna"
-    whole = generated.vocabulary.encode([(long, short)], 100)[0]
-    cut = generated.vocabulary.encode([(long, short), (short, long), (long, long)], 12)
+    assert len(encode([("", "")], 40)[0]) == 4
+    long, short = "Kept " + " ".join(NAMES), "Listed anna"  # whose longer sentence loses its end
+    [whole], cut = encode([(long, short)], 100), encode([(long, short), (short, long), (long, long)], 12)
     assert [len(row) for row in cut] == [12, 12, 12]
     assert cut[0].tolist() == [*whole[:7], END, END, *whole[-3:]]
     assert [i for i, entry in enumerate(cut[2]) if entry == END] == [5, 6, 11]
@@ -95,31 +91,28 @@ def test_metrics_by_hand() -> None:
     assert f1(np.zeros(4), np.zeros(4)) == 0.0
 
 
-def test_mnli_has_two_dev_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_mnli_has_two_dev_files(tmp_path: Path) -> None:
     folder = tmp_path / "glue/MNLI"
-    for name in ("original/sts-train.tsv", "dev_ids.tsv", "test_matched.tsv"):  # of official folders
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("")
     write_table(folder, "mnli", *[f"{MNLI}\tneutral"] * 3, f"{MNLI}\tentailment")
     dev = [f"{MNLI}{4 * chr(9)}\t{label}" for label in ("neutral", "contradiction")]
     write_table(folder, "mnli", *dev, file="dev_matched")
     write_table(folder, "mnli", *[dev[0]] * 2, file="dev_mismatched")
     task = ready("glue", tmp_path, dataset="mnli", vocab_size=300, validation_fraction=0.0)
-    assert "left out" not in caplog.text
     assert [metric.name for metric in task.metrics] == ["accuracy", "accuracy_mm"]
     assert task.backbone_options("")["num_classes"] == 3
     assert task.evaluate(Constant(0.0, 1.0, 0.0), in_order) == {"accuracy": 0.5, "accuracy_mm": 1.0}
     assert task.baselines() == {"commonest": {"accuracy": 0.5, "accuracy_mm": 1.0}}
     assert task.validate(Constant(0.0, 1.0, 0.0), in_order) == 0.5
+    batch = task.splits["dev_matched"].__getitems__([0, 1])
+    likelihoods = np.log([3 / 5, 1 / 5])  # neutral, contradiction
+    assert task.loss(Constant(0.0, np.log(3.0), 0.0), batch).item() == pytest.approx(-likelihoods.mean())
     assert task.config_variant == "from scratch, chosen on dev"
 
 
 def test_scores_are_learned_as_shares_of_the_best(tmp_path: Path) -> None:
-    folder = tmp_path / "glue/STS-B"
-    folder.mkdir(parents=True)
+    lines = [f"{i}\tm\tn\t2012\t17\tx\tx\ta\tb\t{score}" for i, score in enumerate((0.0, 2.5, 5.0))]
     for split in ("train", "dev"):
-        lines = [f"{i}\tm\tn\t2012\t17\tx\tx\ta\tb\t{score}" for i, score in enumerate((0.0, 2.5, 5.0))]
-        write_table(folder, "stsb", *lines, file=split)
+        write_table(tmp_path / "glue/STS-B", "stsb", *lines, file=split)
     task = ready("glue", tmp_path, dataset="stsb", vocab_size=300, validation_fraction=0.0)
     assert task.backbone_options("")["num_classes"] == 1
     batch = task.splits["train"].__getitems__([0, 1, 2])
@@ -127,38 +120,16 @@ def test_scores_are_learned_as_shares_of_the_best(tmp_path: Path) -> None:
     assert task.baselines() == {"mean": {"pearson": 0.0, "spearman": 0.0}}
 
 
-def test_the_loss_is_the_likelihood_of_the_class() -> None:
-    batch = Batch(torch.tensor([[BEGIN, 9, END]] * 2), torch.tensor([0.0, 1.0]))
-    loss = GLUE(dataset="rte").loss(Constant(0.0, np.log(3.0)), batch)
-    assert loss.item() == pytest.approx(-(np.log(0.25) + np.log(0.75)) / 2)
-
-
-# --- from a run of MLM ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("preset", "pretraining", "attention"),
-    [
-        ("paper", "wikitext103", "transnormer_t1"),
-        ("paper", "wikitext103", "vanilla"),
-        ("mini", "synthetic", "performer"),
-    ],
-)
-def test_presets_continue_the_pretrainings_networks(preset: str, pretraining: str, attention: str) -> None:
+def test_preset_paper_continues_the_pretrainings_network() -> None:
     """No option needs to be repeated by hand; TransNormer's have their own norm, feed-forward map and positions."""
-    configs = []
-    for task, dataset, backbone in (("mlm", pretraining, "roberta"), ("glue", "rte", "roberta_classifier")):
-        cell = {"task": task, "dataset": dataset, "backbone": backbone, "pattern": "NS", "attention": attention}
-        configs.append(compose([f"{key}={value}" for key, value in {**cell, "preset": preset}.items()]))
-    before, after = configs
-    assert after["attention"] == before["attention"]
-    for option, value in before["backbone"].items():
-        assert option in NOT_COMPARED or after["backbone"][option] == value, option
-    if preset == "paper":
-        trainer = after["trainer"]
-        assert (trainer["batch_size"], trainer["max_epochs"], trainer["warmup_steps"]) == (16, 3, 37)
-        assert after["task"]["validation_fraction"] == 0.0
-        assert (after["backbone"]["norm"] == "simplerms") == (attention == "transnormer_t1")
+    chosen = ["preset=paper", "pattern=NS", "attention=transnormer_t1"]
+    before = compose(["task=mlm", "dataset=wikitext103", "backbone=roberta", *chosen])["backbone"]
+    after = compose(["task=glue", "dataset=rte", "backbone=roberta_classifier", *chosen])
+    assert all(after["backbone"][option] == value for option, value in before.items() if option not in NOT_COMPARED)
+    assert after["backbone"]["norm"] == "simplerms"
+    published = {"batch_size": 16, "max_epochs": 3, "warmup_steps": 37}
+    assert published.items() <= after["trainer"].items()
+    assert after["task"]["validation_fraction"] == 0.0
 
 
 MNLI = "\t".join(["7", "p", "q", "fiction", "( a )", "( b )", "(X a)", "(X b)", "a", "b", "neutral"])
@@ -188,25 +159,78 @@ def test_each_layout(tmp_path: Path) -> None:
     assert read_table(dev, LAYOUTS["mnli"]).labels == [2.0]
 
 
-def test_quotes_are_letters_and_a_sentence_may_be_empty(tmp_path: Path) -> None:
+def test_quotes_are_letters_sentences_may_be_empty_and_broken_lines_of_qqp_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     lines = ['0\t"a\tb "c" d\tentailment', "1\t'\t\"\tnot_entailment", '2\t"never closed\t\tentailment']
     assert read(tmp_path, "rte", *lines).texts == [('"a', 'b "c" d'), ("'", '"'), ('"never closed', "")]
-
-
-def test_the_broken_lines_of_qqp_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        found = read(tmp_path, "qqp", "1\t2\t3\ta\tb\t0", "2\t2\t3\tbroken", "3\t2\t3\tc\td\t1", "4")
+    found = read(tmp_path, "qqp", "1\t2\t3\ta\tb\t0", "2\t2\t3\tbroken", "3\t2\t3\tc\td\t1", "4")
     assert found.labels == [0.0, 1.0]
     assert "skipped 2 lines with missing columns, from line 3" in caplog.text
 
 
-def test_where_files_are_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no train.tsv in glue/CoLA, .*: cab data download cola --data-root"):
-        find_files("cola", tmp_path)
-    with pytest.raises(UserError, match="needs its files: cab data download cola --data-root FOLDER"):
-        find_files("cola", None)
-    (tmp_path / "glue_data/MNLI").mkdir(parents=True)
-    for file in ("train", "dev_matched"):
-        (tmp_path / f"glue_data/MNLI/{file}.tsv").touch()
-    with pytest.raises(UserError, match=r"no dev_mismatched.tsv of mnli"):
-        find_files("mnli", tmp_path)
+# --- from a run of MLM -----------------------------------------------------------------------------------------------
+
+SMOKE = ["preset=smoke", "device=cpu", "pattern=NS", "attention=vanilla"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of ``mlm`` in preset smoke."""
+    folder = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        assert main(["run", "task=mlm", "dataset=synthetic", *SMOKE, f"results_dir={folder}"]) == 0
+    return folder
+
+
+def cell(place: Path, *options: str) -> Cell:
+    return Cell.from_config(compose(["task=glue", "dataset=synthetic", *SMOKE, f"task.pretrained={place}", *options]))
+
+
+def test_training_starts_from_its_weights_and_its_dictionary(results: Path, tmp_path: Path) -> None:
+    """Without a step the tables and layers are those of the run; RTE's other words are split into letters."""
+    [pretrained] = results.glob("*.json")
+    arguments = ["run", "task=glue", "dataset=rte", *SMOKE, f"task.pretrained={results}", "trainer.max_steps=0"]
+    assert main([*arguments, f"data_root={write_rte(tmp_path)}", f"results_dir={tmp_path / 'own'}"]) == 0
+    [path] = (tmp_path / "own").glob("*.json")
+    record = json.loads(path.read_text())
+    assert record["cell"]["config_variant"] == "pretrained on synthetic for 8 steps"
+    assert record["data"]["examples"] == {"train": 14, "dev": 16, "held_out": 2}
+    given = torch.load(results / pretrained.stem / "weights.pt", weights_only=True)
+    own = torch.load(path.with_suffix("") / "weights.pt", weights_only=True)
+    shared = own.keys() & given.keys()
+    assert shared == {name for name in own if not name.startswith("classifier.")}
+    for name in shared:
+        torch.testing.assert_close(own[name], given[name], atol=0, rtol=0)
+    head = {f"{module}.{kind}" for module in ("head", "head_norm") for kind in ("weight", "bias")}
+    assert given.keys() - shared == {"output_bias", *head}
+    data = json.loads(pretrained.read_text())["data"]
+    assert record["data"]["dictionary"]["pretraining"] == {name: data[name] for name in ("books", "tokens")}
+
+
+def test_a_cell_is_of_the_weights_that_it_starts_from(results: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(results, tmp_path / "other")
+    [record] = other.glob("*.json")
+    weights = record.with_suffix("") / "weights.pt"
+    assert cell(results).hash == cell(record).hash
+    weights.write_bytes(weights.read_bytes() + b"\0")
+    assert cell(results).hash != cell(record).hash
+    weights.unlink()
+    with pytest.raises(UserError, match="has no weights at"):
+        cell(record)
+    shutil.copy(record, other / "again.json")
+    with pytest.raises(UserError, match="more than one run of task=mlm backbone=roberta"):
+        cell(other)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["seed=2"], "has no finished run of task=mlm backbone=roberta attention=vanilla pattern=NS seed=2"),
+        (["backbone.activation=relu", "backbone.num_heads=2"], "add backbone.num_heads=4 backbone.activation=gelu"),
+    ],
+)
+def test_another_network_is_refused(options: list[str], message: str, results: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        cell(results, *options)

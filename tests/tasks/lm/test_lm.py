@@ -1,7 +1,8 @@
-"""LM and its corpus: tokens, blocks, dictionary, perplexity against direct log-likelihood, bad books, memory."""
+"""LM and its corpus: tokens, blocks, dictionary, perplexity against direct log-likelihood, generated answers."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -10,73 +11,68 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from backbones.layers import token_losses as few_logits
 from cab import Backbone, UserError, build_backbone
+from tasks.corpus import losses
 from tasks.corpus.blocks import Blocks, PackedLines
-from tasks.corpus.books import folder_books
-from tasks.corpus.facts import THINGS, Facts
+from tasks.corpus.books import folder_books, wikitext
+from tasks.corpus.facts import Facts
 from tasks.corpus.tokens import END, NUM_SPECIAL, PAD, UNKNOWN, Corpus, read_corpus
 from tasks.lm.task import LM
+from tasks.means import masked_mean
 from tests.helpers.in_order import in_order
-from tests.helpers.tasks.layouts import TEXT, write_books
-from tests.helpers.tasks.records import ready
+from tests.helpers.tasks.layouts import ARTICLE, TEXT, write_books, write_wikitext
+from tests.helpers.tasks.records import network, ready
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
-    return read_corpus(folder_books(write_books(tmp_path)), tokenizer=None, vocab_size=300)
+    return read_corpus(folder_books(write_books(tmp_path, book5="Word\n")), tokenizer=None, vocab_size=300)
 
 
-def test_tokens_are_lines_with_their_ends_book_after_book(corpus: Corpus) -> None:
-    entries = corpus.read("train", 0, len(corpus.files["train"])).tolist()
-    assert entries.count(END) == len((TEXT * 8).splitlines()) + 6
-    assert corpus.text(entries) == TEXT * 8 + "Another book, of ten words or more, so it stays.\n" * 6
-    assert corpus.words["test"] == len((TEXT * 3).split()) + 5
+def stream(corpus: Corpus, split: str) -> np.ndarray:
+    return corpus.read(split, 0, len(corpus.files[split]))
 
 
-def test_the_dictionary_has_what_occurs_in_training(corpus: Corpus) -> None:
-    train = corpus.read("train", 0, len(corpus.files["train"]))
+def test_tokens_are_lines_with_their_ends_and_the_dictionary_has_what_occurs_in_training(corpus: Corpus) -> None:
+    train, test = (stream(corpus, split) for split in ("train", "test"))
+    text = TEXT * 8 + "Another book, of ten words or more, so it stays.\n" * 6
+    assert train.tolist().count(END) == len(text.splitlines())
+    assert corpus.text(train.tolist()) == text
     assert set(train.tolist()) == {END, *range(NUM_SPECIAL, len(corpus.counts))}
     assert np.array_equal(np.bincount(train, minlength=len(corpus.counts)), corpus.counts)
     assert corpus.size % 8 == 0
-    test = corpus.read("test", 0, len(corpus.files["test"]))
     assert (test == UNKNOWN).sum() == corpus.unknown["test"] > 0
+    assert corpus.words["test"] == len((TEXT * 2).split()) + 5  # a book of one word is left out
 
 
-@pytest.mark.parametrize("length", [7, 64])
-def test_blocks_cover_every_token_once(corpus: Corpus, length: int) -> None:
-    blocks = Blocks(corpus, "test", length, whole=False)
-    items = [blocks[i] for i in range(len(blocks))]
-    stream = corpus.read("test", 0, len(corpus.files["test"])).tolist()
-    assert [t for item in items for t in item[1:].tolist()] == stream
-    assert [item[0].item() for item in items] == [END, *stream[length - 1 :: length]][: len(items)]
-    whole = Blocks(corpus, "test", length, whole=True)
-    assert {len(whole[i]) for i in range(len(whole))} == {length + 1}
+@pytest.mark.parametrize("overlap", [0, 1, 5])
+def test_blocks_cover_every_token_once(corpus: Corpus, overlap: int) -> None:
+    blocks = Blocks(corpus, "test", 7, overlap=overlap)
+    items, expected = [blocks[i].tolist() for i in range(len(blocks))], stream(corpus, "test").tolist()
+    new = [item[1:] if number == 0 else item[1 + overlap :] for number, item in enumerate(items)]
+    assert [token for tokens in new for token in tokens] == expected
+    assert all(new)
+    assert [item[0] for item in items] == [END, *expected[6 - overlap :: 7 - overlap]][: len(items)]
+    whole = Blocks(corpus, "test", 7, whole=True, overlap=overlap)
+    assert {len(whole[i]) for i in range(len(whole))} == {8}
 
 
-def test_a_part_shorter_than_a_block_is_refused(corpus: Corpus) -> None:
-    with pytest.raises(UserError, match="block_len 100000"):
-        Blocks(corpus, "test", 100_000, whole=True)
-
-
-@pytest.mark.parametrize("length", [5, 30, 100])
+@pytest.mark.parametrize("length", [5, 30])
 def test_packed_lines_are_whole_where_they_fit(corpus: Corpus, length: int) -> None:
-    pages = PackedLines(corpus, "train", length)
+    pages, tokens = PackedLines(corpus, "train", length), stream(corpus, "train")
     rows = [pages.__getitems__([i])[0].tolist() for i in range(len(pages))]
-    stream = corpus.read("train", 0, len(corpus.files["train"])).tolist()
-    assert [t for row in rows for t in row] == stream
+    assert [t for row in rows for t in row] == tokens.tolist()
     assert max(map(len, rows)) <= length
-    lines: list[list[int]] = [[]]
-    for token in stream:
-        lines[-1].append(token)
-        lines += [[]] if token == END else []
+    lines = np.split(tokens, np.flatnonzero(tokens == END) + 1)
     if max(map(len, lines)) <= length:
         packed: list[list[int]] = [[]]
         for line in lines:
             packed += [] if len(packed[-1]) + len(line) <= length else [[]]
-            packed[-1] += line
+            packed[-1] += line.tolist()
         assert rows == packed
     batch = pages.__getitems__([0, 1, len(pages) - 1])
-    assert (batch == PAD).sum() == batch.numel() - sum(len(rows[i]) for i in (0, 1, len(pages) - 1))
+    assert (batch != PAD).sum() == sum(len(rows[i]) for i in (0, 1, len(pages) - 1))
 
 
 class Bigram(Backbone):
@@ -90,26 +86,67 @@ class Bigram(Backbone):
         return self.table[tokens if selected is None else tokens.flatten()[selected]]
 
 
-@pytest.mark.parametrize("batch_size", [1, 5])
-def test_perplexity_is_the_likelihood_of_every_token(batch_size: int, tmp_path: Path) -> None:
-    task = ready("lm", write_books(tmp_path), evaluation_batch_size=batch_size)
-    backbone = Bigram(task.corpus.size).eval()
-    stream = task.corpus.read("test", 0, len(task.corpus.files["test"]))
-    log_probabilities = backbone.table.double().log_softmax(dim=-1).detach().numpy()
-    nats = -log_probabilities[np.concatenate([[END], stream[:-1]]), stream].sum()
-    with torch.no_grad():
-        scores = task.evaluate(backbone, in_order)
-    assert scores["ppl"] == pytest.approx(math.exp(nats / len(stream)), rel=1e-4)
-    assert scores["word_ppl"] == pytest.approx(math.exp(nats / task.corpus.words["test"]), rel=1e-4)
+@torch.no_grad()
+@pytest.mark.parametrize("tokenizer", ["words", None])
+@pytest.mark.parametrize("dataset", ["pg19", "wikitext103"])
+def test_perplexities_are_likelihoods_per_token_and_per_word(
+    dataset: str, tokenizer: str | None, tmp_path: Path
+) -> None:
+    """Whatever the tokenizer, the batch and the overlap; of all tokens, and of those that end a repeated bigram."""
+    (write_books if dataset == "pg19" else write_wikitext)(tmp_path)
+    task = ready("lm", tmp_path, dataset=dataset, tokenizer=tokenizer, overlap=5, evaluation_batch_size=3)
+    bigram = Bigram(task.corpus.size)
+    scores, nats = task.evaluate(bigram, in_order), {}
+    for split in ("test", "validation"):
+        tokens = torch.from_numpy(np.concatenate([[END], stream(task.corpus, split)]))
+        nats[split] = -bigram.table.double().log_softmax(dim=-1)[tokens[:-1], tokens[1:]]
+        name = {"test": "word_ppl", "validation": "word_ppl_validation"}[split]
+        if name in scores:
+            expected = math.exp(nats[split].sum() / task.corpus.words[split])
+            assert scores[name] == pytest.approx(expected, rel=1e-4)
+    assert ("word_ppl_validation" in scores) == (dataset == "wikitext103")
+    assert scores["word_ppl_overlap"] == pytest.approx(scores["word_ppl"], rel=1e-4)
+    assert scores["ppl"] == pytest.approx(nats["test"].mean().exp().item(), rel=1e-4)
     assert scores["ppl_8"] == pytest.approx(scores["ppl"], rel=1e-4)  # a bigram needs no context
+    blocks, marks = Blocks(task.corpus, "test", 16), list[bool]()
+    for block in (blocks[i].tolist() for i in range(len(blocks))):
+        bigrams = list(itertools.pairwise(block))
+        marks += [bigram in bigrams[:place] for place, bigram in enumerate(bigrams)]
+    for name, chosen in (("ppl_repeated", torch.tensor(marks)), ("ppl_other", ~torch.tensor(marks))):
+        expected = nats["test"][chosen].mean().exp().item()
+        assert scores[name] == pytest.approx(expected, rel=1e-4, nan_ok=True)
 
 
 def test_the_baseline_is_the_share_in_training(tmp_path: Path) -> None:
     task = ready("lm", write_books(tmp_path))
     counts = task.corpus.counts + 1.0
-    stream = task.corpus.read("test", 0, len(task.corpus.files["test"]))
-    expected = math.exp(-np.log(counts / counts.sum())[stream].mean())
+    expected = math.exp(-np.log(counts / counts.sum())[stream(task.corpus, "test")].mean())
     assert task.baselines()["unigram"]["ppl"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_words_of_wikitext_are_tokens_and_lines_have_ends(tmp_path: Path) -> None:
+    corpus = ready("lm", write_wikitext(tmp_path), dataset="wikitext103").corpus
+    assert corpus.words == {"train": 40 * 26, "validation": 3 * 26, "test": 5 * 26 + 4}
+    assert len(corpus.files["validation"]) == corpus.words["validation"]  # a token a word, and one a line
+    assert corpus.text(corpus.read("validation", 0, 26).tolist()).split() == ARTICLE.split()
+    assert len(corpus.counts) == NUM_SPECIAL + len(set(ARTICLE.split()))
+    unknown = corpus.dictionary[corpus.tokenizer.token_to_id("<unk>")]
+    assert corpus.read("test", 130, 134).tolist()[:2] == [unknown, unknown]  # "A crab" as the text's own <unk>
+
+
+@pytest.mark.parametrize(("ending", "name"), [("wiki.{}.raw", "wikitext-103-raw"), ("{}.txt", "wikitext-103")])
+def test_wikitext_of_either_kind_is_found(tmp_path: Path, ending: str, name: str) -> None:
+    assert list(wikitext("wikitext103", write_wikitext(tmp_path, ending, name)).read("validation")) == [ARTICLE * 3]
+
+
+@pytest.mark.slow
+def test_wikitext_has_the_published_counts(tmp_path: Path, samples: Path) -> None:
+    """217,646 and 245,569, of the sample of WikiText-2, whose evaluation articles are those of WikiText-103."""
+    for split, source in (("train", "valid"), ("valid", "valid"), ("test", "test")):
+        (tmp_path / f"{split}.txt").write_bytes((samples / "wikitext" / f"{source}.txt").read_bytes())
+    task = ready("lm", tmp_path, dataset="wikitext2", tokenizer="words")
+    assert task.corpus.words["validation"] == 217_646 == len(task.corpus.files["validation"])
+    assert task.corpus.words["test"] == 245_569 == len(task.corpus.files["test"])
 
 
 def test_a_context_past_the_positions_is_not_possible(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -122,57 +159,22 @@ def test_a_context_past_the_positions_is_not_possible(tmp_path: Path, caplog: py
     assert math.isnan(scores["ppl_32"])
     assert "context length 32 failed" in caplog.text
     task.save_plots(backbone, in_order, tmp_path)  # prompt and sample text fit the positions
-    assert (tmp_path / "samples.txt").stat().st_size > 0
-
-
-def test_a_book_of_one_word_is_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    corpus = read_corpus(folder_books(write_books(tmp_path, book5="Word\n")), tokenizer=None, vocab_size=300)
-    assert "left out 1 book of test with fewer than 10 words" in caplog.text
-    assert corpus.words["test"] == len((TEXT * 2).split()) + 5
 
 
 @pytest.fixture(scope="module")
 def generated() -> LM:
-    return ready("lm", None, dataset="synthetic", vocab_size=800, block_len=128, loss_on="answers")
-
-
-def test_a_block_is_a_chapter_and_its_answers_count(generated: LM) -> None:
-    block = generated.splits["train"][7]
-    words = generated.corpus.text(block[1:].tolist()).split()
-    assert words[0] == "Kept"
-    assert len(words) == 126  # and two ends of lines
-    is_answer = generated.token_losses(Bigram(generated.corpus.size), block[None])[0].isfinite()
-    assert is_answer.all()
-    counted = [
-        generated.corpus.text([t]).strip() for t in block[1:].tolist() if Facts.of(generated.corpus).is_answer[t]
-    ]
-    assert counted == [word for word in words if word in THINGS]
+    return ready("lm", None, block_len=128)
 
 
 def test_the_loss_is_that_of_the_answers(generated: LM) -> None:
-    table = torch.zeros(generated.corpus.size, generated.corpus.size)
-    table[:, Facts.of(generated.corpus).is_answer] = 20.0  # every thing as likely as any other, nothing else
     backbone = Bigram(generated.corpus.size)
-    backbone.table.data = table
+    backbone.table.data.zero_()
+    backbone.table.data[:, Facts.of(generated.corpus).is_answer] = 20.0  # every thing as likely as any other
     batch = torch.stack([generated.splits["train"][i] for i in range(3)])
     assert generated.loss(backbone, batch).item() == pytest.approx(math.log(16), abs=1e-4)
     with torch.no_grad():
         scores = generated.evaluate(backbone, in_order)
-    assert scores["ppl"] == pytest.approx(16.0, abs=1e-2)
-    assert scores["ppl_near"] == pytest.approx(16.0, abs=1e-2)
-    assert "word_ppl" not in scores
-
-
-def test_a_chapter_with_32_names_is_a_block_of_144_tokens() -> None:
-    task = ready("lm", None, dataset="synthetic", vocab_size=1000, names=32, block_len=144, loss_on="answers")
-    blocks = task.splits["train"].__getitems__([0, 7, 511])
-    assert all(task.corpus.text(block[1:].tolist()).startswith("Kept") for block in blocks)
-    assert (task.is_scored(blocks[:, 1:]).sum(dim=1) == 48).all()
-    backbone = Bigram(task.corpus.size)
-    whole = task.token_losses(backbone, blocks)[task.is_scored(blocks[:, 1:])]
-    assert torch.allclose(task.scored_losses(backbone, blocks), whole, atol=1e-6)
-    assert task.config_variant == "names 32"
-    assert task.baselines()["look_up_144"]["ppl"] == pytest.approx(1.0)
+    assert (scores["ppl"], scores["ppl_near"]) == (pytest.approx(16.0, abs=1e-2),) * 2
 
 
 def test_a_window_knows_what_was_told_within_it(generated: LM) -> None:
@@ -193,9 +195,31 @@ def test_distances_are_to_the_fact_or_to_the_same_answer(generated: LM) -> None:
     assert found[-1][1] > 128
 
 
-def test_answers_alone_are_of_generated_books_with_their_words(tmp_path: Path) -> None:
-    books = ready("lm", write_books(tmp_path), loss_on="answers")
-    assert "word_ppl" in {metric.name for metric in books.metrics}
-    assert "unigram" in books.baselines()
+def test_answers_need_their_words() -> None:
     with pytest.raises(UserError, match="vocab_size to 800"):
-        ready("lm", None, dataset="synthetic", vocab_size=300, loss_on="answers")
+        ready("lm", None, vocab_size=300)
+
+
+@pytest.mark.parametrize("name", ["lm", "mlm"])
+def test_losses_and_gradients_are_those_of_all_logits(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = ready(name, write_books(tmp_path))
+    monkeypatch.setattr(few_logits, "AT_ONCE", 300)
+    net, batch, results = network(name, task).eval(), task.training_set.__getitems__([0, 1]), []
+    for large in (losses.LARGE, 0):
+        monkeypatch.setattr(losses, "LARGE", large)
+        torch.manual_seed(3)
+        loss = task.loss(net, batch)
+        results.append([loss, *torch.autograd.grad(loss, list(net.parameters()))])
+    for some, every in zip(*results, strict=True):
+        torch.testing.assert_close(some, every)
+    if name == "lm":
+        assert task.loss(Bigram(task.corpus.size), batch).isfinite()  # of a network that gives logits alone
+
+
+def test_a_masked_mean_is_that_of_the_selected_values_whatever_the_others() -> None:
+    x = torch.randn(3, 5, 4)
+    mask = torch.tensor([[True, False, True, True, False], [False] * 5, [True] * 5])
+    torch.testing.assert_close(masked_mean(x.masked_fill(~mask[..., None], torch.nan), mask), x[mask].mean())
+    assert masked_mean(x, torch.zeros_like(mask)) == 0.0

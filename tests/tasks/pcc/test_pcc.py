@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from backbones.layers.points import nearest_points
 from cab.metric import mean_scores
 from tasks.pcc.data import read_pcd
 from tasks.pcc.synthetic import generate_shape
-from tasks.pcc.task import PCC, chamfer_l1, chamfer_l2, cloud_scores, distances, f_score, mirrored, nearest
+from tasks.pcc.task import chamfer_l1, chamfer_l2, cloud_scores, distances, f_score, mirrored, nearest
 from tests.helpers.in_order import in_order
 from tests.helpers.tasks.layouts import write_pcd, write_pcn
 from tests.helpers.tasks.records import ready
@@ -50,14 +49,7 @@ def test_gradients_are_those_of_the_full_matrix() -> None:
     full = (a.unsqueeze(2) - b.unsqueeze(1)).square().sum(dim=-1).amin(dim=2)
     (full.sqrt() * weights).sum().backward()
     torch.testing.assert_close(got, (a.grad, b.grad))
-
-
-def test_a_point_on_a_point_has_a_finite_gradient() -> None:
-    a, _ = clouds()
-    a = a.requires_grad_()
-    chamfer_l1(a, a.detach()).sum().backward()
-    assert a.grad is not None
-    assert a.grad.isfinite().all()
+    assert torch.autograd.grad(chamfer_l1(a, a.detach()).sum(), a)[0].isfinite().all()  # of a point on a point
 
 
 def test_scores_leave_out_zeros_and_are_means() -> None:
@@ -68,28 +60,18 @@ def test_scores_leave_out_zeros_and_are_means() -> None:
     assert scores["cd_l2"] == pytest.approx(1000 * chamfer_l2(a, b).mean().item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("offset", [0.0, 10.0, 100.0])
-def test_identical_clouds_are_identical_away_from_the_origin(offset: float) -> None:
+def test_identical_clouds_are_identical_away_from_the_origin() -> None:
     """Matrix products in float32 lose distances there."""
-    cloud = torch.rand(1, 300, 3, generator=torch.Generator().manual_seed(0)) + offset
+    cloud = torch.rand(1, 300, 3, generator=torch.Generator().manual_seed(0)) + 100.0
     assert torch.equal(nearest(cloud, cloud)[0], torch.arange(300))
     assert torch.equal(nearest_points(cloud, cloud, 1)[0, :, 0], torch.arange(300))
     assert f_score(cloud, cloud.clone()).item() == 1.0
 
 
-@pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
-def test_a_degenerate_cloud_has_a_score(value: float) -> None:
-    scores = cloud_scores(torch.full((1, 8, 3), value), torch.rand(1, 16, 3))
-    assert scores["f_score"] == 0.0
-    assert not math.isfinite(scores["cd_l1"])
-    assert not math.isfinite(scores["cd_l2"])
-
-
-@pytest.mark.parametrize("binary", [True, False])
-def test_files_come_back(binary: bool, tmp_path: Path) -> None:
+def test_files_come_back(tmp_path: Path) -> None:
     points = np.random.default_rng(1).normal(size=(17, 3)).astype(np.float32)
-    write_pcd(tmp_path / "a.pcd", points, binary=binary)
-    np.testing.assert_array_equal(read_pcd(tmp_path / "a.pcd"), points)
+    for binary in (True, False):
+        np.testing.assert_array_equal(read_pcd(write_pcd(tmp_path / "a.pcd", points, binary=binary)), points)
 
 
 def test_views_points_and_mirrors_are_drawn_in_training_only(tmp_path: Path) -> None:
@@ -108,10 +90,7 @@ def test_views_points_and_mirrors_are_drawn_in_training_only(tmp_path: Path) -> 
             assert torch.equal(complete.sign()[0], real.sign()[0])
     assert filled == {20, 21, 22, 23, 24}  # views of 20 to 27 points, the larger ones cut
     assert signs == {(x, 1.0, z) for x in (-1.0, 1.0) for z in (-1.0, 1.0)}
-    first, second = (task.splits["test"].__getitems__([0]) for _ in range(2))
-    assert torch.equal(first["partial"], second["partial"])
-    assert torch.equal(first["complete"], second["complete"])
-    assert (first["partial"].abs().sum(dim=-1) == 0).sum() == 4
+    assert (task.splits["test"].__getitems__([0])["partial"].abs().sum(dim=-1) == 0).sum() == 4
 
 
 class Shift(nn.Module):
@@ -124,18 +103,12 @@ def test_the_part_that_chooses_and_the_ones_that_are_scored(tmp_path: Path) -> N
     sound = ready("pcc", tmp_path)
     network: Any = Shift()
     scores, fair = published.evaluate(network, in_order), sound.evaluate(network, in_order)
-    assert set(scores) == {m.name for m in published.metrics}
     assert {k: scores[k] for k in fair} == fair
     assert scores["cd_l1_unseen"] != scores["cd_l1"]
-    fine, truth = (x for x in self_made(published, "test"))
-    assert published.validate(network, in_order) == pytest.approx(1000 * chamfer_l1(fine, truth).item(), rel=1e-5)
-    fine, truth = (x for x in self_made(sound, "val"))
-    assert sound.validate(network, in_order) == pytest.approx(1000 * chamfer_l1(fine, truth).item(), rel=1e-5)
-
-
-def self_made(task: PCC, split: str) -> tuple[Tensor, Tensor]:
-    batch = task.splits[split].__getitems__([0])
-    return batch["partial"] + 0.01, batch["complete"]
+    for task, split in ((published, "test"), (sound, "val")):
+        batch = task.splits[split].__getitems__([0])
+        expected = 1000 * chamfer_l1(batch["partial"] + 0.01, batch["complete"]).item()
+        assert task.validate(network, in_order) == pytest.approx(expected, rel=1e-5)
 
 
 def test_batch_norms_decay_by_epochs(tmp_path: Path) -> None:

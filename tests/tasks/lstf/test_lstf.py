@@ -1,0 +1,280 @@
+"""LSTF: splits and windows of every data set, calendar features, scores against direct numpy over all windows."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cab import Backbone, UserError
+from tasks.lstf.data import Series, Windows, calendar_features, read_series, standardize
+from tasks.lstf.synthetic import LEGEND_LENGTH, horizon, past_length
+from tasks.lstf.task import LSTF, RidgeForecast
+from tests.helpers.in_order import in_order
+from tests.helpers.official_layout import AMERICAN, ETT, WEATHER, write
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+ECL = [f"MT_{index:03d}" for index in range(321)]  # MT_320 is the target; 26,304 hours
+OFFICIAL: list[tuple[str, str, list[str], int, str, tuple[int, int, int]]] = [
+    ("etth1", "ETTh1.csv", ETT, 17_420, "h", (8_640, 2_880, 2_880)),
+    ("ettm1", "ETTm1.csv", ETT, 57_611, "15min", (34_560, 11_520, 11_520)),
+    ("ecl", "ECL.csv", ECL, 26_304, "h", (18_412, 2_632, 5_260)),  # int(.7 n), the rest, int(.2 n)
+    ("weather", "WTH.csv", WEATHER, 35_064, "h", (24_544, 3_508, 7_012)),
+]
+
+
+@pytest.mark.parametrize(("dataset", "file", "columns", "rows", "freq", "splits"), OFFICIAL)
+def test_official_split_and_window_counts(
+    dataset: str, file: str, columns: list[str], rows: int, freq: str, splits: tuple[int, int, int], tmp_path: Path
+) -> None:
+    write(tmp_path / file, columns, rows, freq=freq)
+    task = LSTF(dataset=dataset, features="S", seq_len=101, label_len=17, pred_len=59)
+    task.setup(tmp_path)
+    assert task.series.split == splits
+    # training windows end inside their split; the others take their first past from the split before
+    counts = tuple(map(len, task.splits.values()))
+    assert counts == (splits[0] - 101 - 59 + 1, splits[1] - 59 + 1, splits[2] - 59 + 1)
+    target = columns.index({"ecl": "MT_320", "weather": "WetBulbCelsius"}.get(dataset, "OT"))
+    raw = (7 * np.arange(rows) + 3 * target) % 10
+    values = (raw - raw[: splits[0]].mean()) / raw[: splits[0]].std()  # over n, not n - 1
+    first, last = splits[0] + splits[1], sum(splits)
+    for windows, start, stop in ((task.splits["validation"], splits[0], first), (task.splits["test"], first, last)):
+        np.testing.assert_allclose(windows[0]["past"][:, 0], values[start - 101 : start], atol=1e-5)
+        np.testing.assert_allclose(windows[len(windows) - 1]["future"][:, 0], values[stop - 59 : stop], atol=1e-5)
+
+
+def test_standardization_is_of_the_training_rows_and_only_centers_what_is_constant() -> None:
+    """The deviation of a constant channel is not 0, but the rounding error of its mean."""
+    values = np.random.default_rng(3).normal(5, 2, size=(2000, 2))
+    values[:, 1] = 14.62
+    assert values[:1000, 1].std() > 0
+    expected = standardize(values, 1000)[:1000]
+    values[1500:, 0] *= 1e6
+    values[1500:, 1] = 14.63
+    found = standardize(values, 1000)
+    assert np.array_equal(found[:1000], expected)
+    assert found[[0, -1], 1] == pytest.approx([0.0, 0.01], abs=1e-6)
+
+
+def test_the_target_comes_last(tmp_path: Path) -> None:
+    write(tmp_path / "ETTh1.csv", ["OT", *ETT[:-1]], 14_400)
+    frame = pd.read_csv(tmp_path / "ETTh1.csv")
+    assert np.array_equal(read_series("etth1", tmp_path).values, frame[ETT])
+
+
+def test_calendar_features_by_hand() -> None:
+    dates = pd.DatetimeIndex(["2016-07-01 00:00", "2017-12-31 23:45", "2020-12-31 12:15", "2018-01-01 05:00"])
+    expected = [  # Friday, Sunday, Thursday of a leap year (366th day), Monday; minutes play no part
+        [0 / 23, 4 / 6, 0 / 30, 182 / 365],
+        [23 / 23, 6 / 6, 30 / 30, 364 / 365],
+        [12 / 23, 3 / 6, 30 / 30, 365 / 365],
+        [5 / 23, 0 / 6, 0 / 30, 0 / 365],
+    ]
+    np.testing.assert_allclose(calendar_features(dates), np.array(expected) - 0.5, atol=1e-6)
+
+
+def test_dates_of_other_forms(tmp_path: Path) -> None:
+    """With a time zone, whose offset changes with summer time, those in UTC; American ones in the file of weather."""
+    write(tmp_path / "ETTh1.csv", ETT, 14_400)
+    expected = read_series("etth1", tmp_path)
+    local = pd.date_range("2016-07-01", periods=14_400, freq="h", tz="UTC").tz_convert("Europe/Berlin")
+    frame = pd.read_csv(tmp_path / "ETTh1.csv").assign(date=[time.isoformat() for time in local])
+    frame.to_csv(tmp_path / "ETTh1.csv", index=False)
+    np.testing.assert_array_equal(read_series("etth1", tmp_path).calendar, expected.calendar)
+    write(tmp_path / "WTH.csv", WEATHER, 35_064, dates=AMERICAN)
+    afternoon = read_series("weather", tmp_path).calendar[24 * 15 + 14]  # 16 July 2016, a Saturday, the 198th day
+    np.testing.assert_allclose(afternoon + 0.5, [14 / 23, 5 / 6, 15 / 30, 197 / 365], atol=1e-6)
+
+
+def test_windows_at_odd_sizes() -> None:
+    seq_len, label_len, pred_len = 7, 3, 11
+    rows = seq_len + pred_len + 4
+    values = torch.arange(rows, dtype=torch.float32)[:, None]
+    calendar = 1000 + values.expand(-1, 4)
+    windows = Windows(values, calendar, seq_len=seq_len, label_len=label_len, pred_len=pred_len)
+    assert len(windows) == 5
+    batch = windows.__getitems__([4, 0, 2])
+    for row, start in enumerate((4, 0, 2)):
+        now = start + seq_len
+        assert batch["past"][row, :, 0].tolist() == list(range(start, now))
+        assert batch["past_time"][row, :, 3].tolist() == list(range(1000 + start, 1000 + now))
+        assert batch["known"][row, :, 0].tolist() == list(range(now - label_len, now))
+        assert batch["decoder_time"][row, :, 0].tolist() == list(range(1000 + now - label_len, 1000 + now + pred_len))
+        assert batch["future"][row, :, 0].tolist() == list(range(now, now + pred_len))
+
+
+def test_a_generated_window_is_an_episode() -> None:
+    task = LSTF(dataset="synthetic", seq_len=past_length(6), label_len=6, pred_len=horizon(6))
+    task.check()
+    task.setup(None)
+    assert [*map(len, task.splits.values())] == [4_000, 128, 256]
+    for split in task.splits.values():
+        assert not split[0]["past_time"][:LEGEND_LENGTH, :2].any()  # the legend names no hours
+    names = [metric.name for metric in task.metrics]
+    assert names == ["mse", "mae", "mse_direct", "mse_lookup", "mse_long_lookup"]
+
+
+def own(folder: Path, *, time: str = "", **options: object) -> LSTF:
+    """Task on ``power.csv``: 40 rows, half an hour apart, one of them at another ``time``."""
+    dates = pd.Series(pd.date_range("2020-01-01", periods=40, freq="30min").astype(str))
+    dates[20] = time or dates[20]
+    table = pd.DataFrame({"load": range(40), "time": dates, "heat": 2.0, "wind": [row**2 for row in range(40)]})
+    table.to_csv(folder / "power.csv", index=False)
+    sizes = {"seq_len": 3, "label_len": 2, "pred_len": 1}
+    source = {"source": str(folder / "power.csv"), "source_date": "time", **options}
+    task = LSTF(dataset="my_power", **sizes, **source)  # type: ignore[arg-type]
+    task.check()
+    task.setup(None)
+    return task
+
+
+def test_a_series_of_a_user_has_its_columns_split_and_interval(tmp_path: Path) -> None:
+    task = own(tmp_path, source_target="load", source_columns=["wind"], source_split=[0.5, 0.25, 0.25])
+    assert task.series.split == (20, 10, 10)
+    assert task.series.steps_per_day == 48
+    np.testing.assert_array_equal(task.series.values, [[row**2, row] for row in range(40)])
+    assert {name: len(windows) for name, windows in task.splits.items()} == {"train": 17, "validation": 10, "test": 10}
+    assert own(tmp_path, source_target="load").fingerprint() != own(tmp_path, source_target="heat").fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"source_target": "lod"}, r"power.csv has no column 'lod' \(columns: load, time, heat, wind\)"),
+        ({"source_split": [0.5, 0.5, 0.5]}, "positive shares with sum 1"),
+        ({"source_split": [0.98, 0.01, 0.01]}, "shorter than one window"),
+        ({"time": "2020-01-01 10:01:00"}, "line 22, column 'time': .* is not 30 minutes after"),
+    ],
+)
+def test_a_mistake_in_a_series_of_a_user_is_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        own(tmp_path, **options)
+
+
+# --- scores ---------------------------------------------------------------------------------------------------------
+
+PAST, KNOWN, AHEAD = 41, 9, 31  # more than a day ahead: the last day is repeated in split
+
+
+class Linear(Backbone):
+    """Reads everything a batch has: a forecast that any misplaced row would change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.linspace(-0.4, 0.7, PAST))
+
+    def forward(self, past: Tensor, past_time: Tensor, known: Tensor, decoder_time: Tensor) -> Tensor:
+        horizon = decoder_time.shape[1] - known.shape[1]
+        level = torch.einsum("bnc,n->bc", past, self.weights) / PAST
+        clock = past_time[:, :1, :1] + decoder_time[:, -horizon:, 1:2]
+        return level[:, None] + known[:, :1] + 0.3 * clock
+
+
+def linear_by_hand(task: LSTF, start: int) -> np.ndarray:
+    """The same forecast, of the window that starts in row ``start`` of the series; [AHEAD, C]."""
+    values, calendar = standardized(task), task.series.calendar
+    now = start + PAST
+    clock = calendar[start, 0] + calendar[now : now + AHEAD, 1:2]
+    return np.linspace(-0.4, 0.7, PAST) @ values[start:now] / PAST + values[now - KNOWN] + 0.3 * clock
+
+
+@functools.cache
+def standardized(task: LSTF) -> np.ndarray:
+    values, train = task.series.values, task.series.split[0]
+    values = (values - values[:train].mean(axis=0)) / values[:train].std(axis=0)
+    return values[:, -1:] if task.features == "S" else values
+
+
+@pytest.fixture
+def _plain_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the generated episodes a series that goes on, so that windows start at every row."""
+    rows = np.arange(8_000)
+    noise = np.random.default_rng(3).normal(size=(8_000, 7))
+    values = np.sin(2 * np.pi * rows[:, None] / 24 + np.arange(7)) + 0.2 * noise + (rows[:, None] / 3_000) ** 3
+    calendar = calendar_features(pd.date_range("2020-01-01", periods=8_000, freq="h"))
+    series = Series(values, calendar, (5_600, 800, 1_600), 24, {"rows": 8_000})
+    monkeypatch.setattr("tasks.lstf.task.synthetic_series", lambda _: series)
+
+
+def ready(dataset: str = "synthetic", root: Path | None = None, **options: Any) -> LSTF:
+    task = LSTF(dataset=dataset, **{"seq_len": PAST, "label_len": KNOWN, "pred_len": AHEAD, **options})
+    task.check()
+    task.setup(root)
+    return task
+
+
+def errors(task: LSTF, split: int, forecasts: Any, windows: int | None = None) -> dict[str, float]:
+    """MSE and MAE over the windows whose forecasts lie wholly in split 1 (validation) or 2 (test)."""
+    values = standardized(task)
+    first = sum(task.series.split[:split]) - PAST
+    count = task.series.split[split] - AHEAD + 1 if windows is None else windows
+    wrong = np.stack([forecasts(task, i) - values[i + PAST : i + PAST + AHEAD] for i in range(first, first + count)])
+    return {"mse": float((wrong**2).mean()), "mae": float(np.abs(wrong).mean())}
+
+
+@pytest.mark.usefixtures("_plain_series")
+@pytest.mark.parametrize("features", ["M", "S"])
+def test_scores_are_the_mean_over_all_windows_steps_and_channels(features: str) -> None:
+    task, network = ready(features=features, evaluation_batch_size=500), Linear()
+    with torch.no_grad():
+        assert task.evaluate(network, in_order) == pytest.approx(errors(task, 2, linear_by_hand), rel=1e-5)
+        assert task.validate(network, in_order) == pytest.approx(errors(task, 1, linear_by_hand)["mse"], rel=1e-5)
+    assert task.backbone_options("informer") == {"channels": {"M": 7, "S": 1}[features], "season": 24}
+    loss = task.loss(network, task.splits["train"].__getitems__([0, 777, 5_528]))
+    values = standardized(task)
+    wrong = [linear_by_hand(task, i) - values[i + PAST : i + PAST + AHEAD] for i in (0, 777, 5_528)]
+    assert loss.item() == pytest.approx(np.mean(np.square(wrong)), rel=1e-5)
+
+
+def last_value(task: LSTF, start: int) -> np.ndarray:
+    return standardized(task)[start + PAST - 1]
+
+
+def last_day(task: LSTF, start: int) -> np.ndarray:
+    now = start + PAST
+    return np.stack([standardized(task)[now - 24 + step % 24] for step in range(AHEAD)])
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("_plain_series")
+def test_the_published_protocol_leaves_out_what_does_not_fill_a_batch_of_32() -> None:
+    task = ready(test_windows="whole_batches", evaluation_batch_size=37)
+    published, sound = errors(task, 2, linear_by_hand, 1_568), errors(task, 2, linear_by_hand)  # of 1,570
+    assert abs(published["mse"] / sound["mse"] - 1) > 1e-4  # the test can tell them apart
+    every = {f"{name}_all_windows": value for name, value in sound.items()}
+    assert task.evaluate(Linear(), in_order) == pytest.approx({**published, **every}, rel=1e-5)
+    naive = task.baselines()
+    assert naive["repeat_last_value"] == pytest.approx(errors(task, 2, last_value, 1_568), rel=1e-5)
+    assert naive["repeat_last_day"] == pytest.approx(errors(task, 2, last_day, 1_568), rel=1e-5)
+
+
+@pytest.mark.usefixtures("_plain_series")
+def test_the_linear_forecast_is_the_ridge_regression_of_each_channel() -> None:
+    task = ready(seq_len=11, label_len=3, pred_len=2)
+    values, starts = standardized(task), np.arange(5_600 - 12)
+    past = torch.from_numpy(values[None, 6_000:6_011]).float()
+    for channel in (0, 6):
+        x = np.stack([np.append(values[i : i + 11, channel], 1.0) for i in starts])
+        y = np.stack([values[i + 11 : i + 13, channel] for i in starts])
+        weights = np.linalg.solve(x.T @ x + 0.01 * len(starts) * np.eye(12), x.T @ y)
+        expected = np.append(values[6_000:6_011, channel], 1.0) @ weights
+        np.testing.assert_allclose(RidgeForecast(task.splits["train"])(past)[0, :, channel], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "mean"),  # of the target over the training split, by awk
+    [("etth1", 17.1283), ("etth2", 26.8720), ("ettm1", 17.1250), ("weather", 1.4067)],
+)
+@pytest.mark.slow
+def test_the_official_files(dataset: str, mean: float, samples: Path) -> None:
+    task = ready(dataset, samples)
+    assert task.series.values[: task.series.split[0], -1].mean() == pytest.approx(mean, abs=2e-4)
+    assert task.splits["train"].values.mean(dim=0).abs().max() < 1e-3
+    assert 0.1 < task.baselines()["repeat_last_day"]["mse"] < 2
