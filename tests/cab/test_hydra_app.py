@@ -57,23 +57,15 @@ REFUSED: list[tuple[list[str], str]] = [
 ]
 HYDRA: list[tuple[list[str], int, str]] = [
     ([*CELL, "--cfg", "job"], 0, "name: abc"),
-    ([*CELL, "--cfg", "job", "--resolve"], 0, "num_landmarks: 16"),
-    ([*CELL, "--cfg", "job", "--package", "trainer"], 0, "batch_size:"),
     ([*CELL, "hydra.run.dir=there", "--cfg", "hydra", "--package", "hydra.run"], 0, "dir: there"),
-    ([*CELL, "--cfg", "all"], 0, "hydra:"),
     ([*CELL, "--info", "searchpath"], 0, "registry://"),
-    ([*CELL, "--config-name", "run", "--cfg", "job"], 0, "name: abc"),
     ([*MINE, "--cfg", "job"], 0, "learning_rate: 0.003"),
     ([*CELL, "~trainer.betas", "+trainer.foo=3", "--cfg", "job", "--package", "trainer"], 0, "foo: 3"),
-    ([*CELL, "attention=mine.py:Mine", "--cfg", "job"], 0, "name: mine.py:Mine"),
     ([*CELL, "attention='linear*3,mine.py:Mine'", "--cfg", "job"], 0, "name: linear*3,mine.py:Mine"),
     ([*CELL, "attention=nowhere.py:Mine", "--cfg", "job"], 2, "file 'nowhere.py' does not exist"),
-    ([*CELL, "attention=abd"], 2, "unknown attention 'abd': did you mean 'abc'?"),
     ([*CELL, "hydra/launcher=nowhere"], 2, "unknown hydra/launcher 'nowhere'"),
     ([*CELL, "dataset=etth1"], 2, "dataset 'etth1' needs its files"),
     ([*CELL, "pattern=CC"], 2, "backbone 'informer' has no attention layer with pattern CC"),
-    ([*CELL[:4], "preset=smoke"], 2, "Missing mandatory value: pattern"),
-    ([*CELL, "trainer.foo=3"], 2, "unknown option 'trainer.foo'"),
     ([*CELL, "seed=1,2"], 2, "To sweep over it, add --multirun"),
     ([*CELL, "attention=[linear,vanilla]"], 2, "write a stack in quotes"),
     ([*CELL, "cluster=local"], 2, "cluster= is for `cab run`; here, hydra/launcher="),
@@ -118,10 +110,9 @@ def test_commands_of_hydra(arguments: list[str], status: int, part: str) -> None
         assert len(of_job) <= 1
 
 
-@pytest.mark.parametrize("mistake", ["attention=abd", "pattern=CC"])
-def test_tracebacks_of_hydra(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracebacks_of_hydra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    done = run_hydra(*CELL, mistake)
+    done = run_hydra(*CELL, "attention=abd")
     assert done.returncode == 2
     assert "Traceback" in done.stderr
 
@@ -147,9 +138,7 @@ def test_sweeps_of_hydra(options: list[str]) -> None:
     assert all("cab.hydra_app" in record["command"] for record in found)
 
 
-@pytest.mark.parametrize("attention", ["abc", "vanilla"])
-def test_hydra_composes_the_same_configuration(attention: str) -> None:
-    overrides = [f"attention={attention}" if option.startswith("attention") else option for option in CELL]
+def test_hydra_composes_the_same_configuration() -> None:
     with hydra.initialize(config_path=None, version_base="1.3"):
-        composed = hydra.compose("run", overrides)
-    assert OmegaConf.to_container(composed, resolve=True) == compose(overrides)
+        composed = hydra.compose("run", CELL)
+    assert OmegaConf.to_container(composed, resolve=True) == compose(CELL)

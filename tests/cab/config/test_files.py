@@ -27,8 +27,8 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, ob
     "options",
     [
         [],
-        ["seed=7", "attention.num_landmarks=3", "trainer.betas=[0.1,0.2]", "other_attention.CS=local"],
-        ["results_dir='a b, c'", "logger=wandb", "logger.tags=[x,'y z']"],
+        ["seed=7", "attention.num_landmarks=3", "trainer.betas=[0.1,0.2]", "other_attention.CS=local"]
+        + ["results_dir='a b, c'", "logger=wandb", "logger.tags=[x,'y z']"],
     ],
 )
 def test_a_saved_configuration_is_repeated(options, tmp_path, capsys):
@@ -68,8 +68,14 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("line", "message"), MISTAKES)
-@pytest.mark.parametrize("place", ["experiment", "preset", "config"])
+@pytest.mark.parametrize(
+    ("place", "line", "message"),
+    [
+        (place, *row)
+        for place, rows in (("experiment", MISTAKES[:2]), ("preset", MISTAKES[1:4:2]), ("config", MISTAKES[2::2]))
+        for row in rows
+    ],
+)
 def test_a_mistake_in_a_file_names_the_file(place, line, message, tmp_path, capsys):
     file = tmp_path / ("preset" if place == "preset" else "experiment") / "mine.yaml"
     file.parent.mkdir()

@@ -130,8 +130,10 @@ def test_other_code_of_the_attention_is_a_result_beside_it(troubled, monkeypatch
     assert len(cell_statuses(folder)) == 2
 
 
-@pytest.mark.parametrize("is_in", ["folder", "checkpoint"])
-@pytest.mark.parametrize(("what", "words"), [("", ""), *DIFFERENCES])
+@pytest.mark.parametrize(
+    ("what", "words", "is_in"),
+    [*((*row, "folder") for row in [("", ""), *DIFFERENCES]), (*DIFFERENCES[1], "checkpoint")],
+)
 def test_an_interrupted_run(what, words, is_in, troubled, monkeypatch, caplog):
     settings = ["trainer.checkpoint_every=1", "retry=[failed]"]
     if what == "configuration":
