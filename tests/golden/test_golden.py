@@ -52,7 +52,6 @@ NETWORKS = (
 
 
 def compare(name: str, text: str) -> None:
-    """Compare a text with the stored one; write it if there is none."""
     path = OUTPUT / name
     if not path.exists():
         path.write_text(text)
@@ -95,23 +94,17 @@ def test_tables_of_the_leaderboard(folder: str, tmp_path: Path) -> None:
         compare("leaderboard_core_suite.csv", (tmp_path / "suite.csv").read_text())
 
 
-@pytest.mark.slow
-def test_header_of_efficiency(tmp_path: Path) -> None:
-    command = "efficiency local --pattern CS --lengths 64 --repeats 1 --embed-dim 16 --num-heads 2 --no-verify --out"
-    output(f"{command} {tmp_path}/costs.csv")
-    compare("efficiency.csv", (tmp_path / "costs.csv").read_text().partition("\n")[0] + "\n")
-
-
-@pytest.mark.parametrize("overrides", NETWORKS)
-def test_state_dicts(overrides: str) -> None:
+def test_state_dicts() -> None:
     """Names and shapes of the weights of every backbone at preset smoke."""
-    dataset = [] if "dataset=" in overrides else ["dataset=synthetic"]
-    config = compose([*overrides.split(), *dataset, "preset=smoke", "attention=vanilla"])
-    cell = Cell.from_config(config)
-    cell.task.setup(None)
-    weights = make_backbone(cell, has_memory=False).state_dict()
-    shapes = [f"{name} {'x'.join(map(str, tensor.shape))}\n" for name, tensor in sorted(weights.items())]
-    compare(f"state_dict_{cell.key['task']}_{cell.key['backbone']}.txt", "".join(shapes))
+    lines = []
+    for overrides in NETWORKS:
+        dataset = [] if "dataset=" in overrides else ["dataset=synthetic"]
+        cell = Cell.from_config(compose([*overrides.split(), *dataset, "preset=smoke", "attention=vanilla"]))
+        cell.task.setup(None)
+        weights = make_backbone(cell, has_memory=False).state_dict()
+        name = f"{cell.key['task']} {cell.key['backbone']}"
+        lines += [f"{name} {weight} {'x'.join(map(str, x.shape))}\n" for weight, x in sorted(weights.items())]
+    compare("state_dicts.txt", "".join(lines))
 
 
 def checksum(name: str, pattern: str) -> list[float]:
