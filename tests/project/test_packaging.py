@@ -54,7 +54,7 @@ def test_the_address_of_the_project_is_in_one_place() -> None:
 
 
 def test_public_names_are_lazy_typed_and_documented() -> None:
-    """Type checkers see the imports of the block ``if TYPE_CHECKING``, and export those that are renamed to the same."""
+    """Type checkers see the imports of the block ``if TYPE_CHECKING``, and export those renamed to themselves."""
     [block] = [node for node in ast.parse(Path(cab.__file__).read_text()).body if isinstance(node, ast.If)]
     found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     assert {alias.asname: node.module for node in found for alias in node.names} == cab._EXPORTS

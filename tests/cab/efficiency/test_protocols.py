@@ -17,8 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from cab.efficiency import machine, protocols
-from cab.efficiency.benchmark import Plan, measure, report_noise
-from cab.efficiency.cost import Cost
 from cab.efficiency.protocols import (
     Case,
     measure_as_paper,
@@ -148,12 +146,6 @@ def test_decoding_starts_after_a_prefix_and_counts_the_state(pattern: Pattern, l
     assert keys_and_values <= case.bytes <= keys_and_values + 3 * length + 8
 
 
-def test_state_of_constant_size_stays_so() -> None:
-    subject = AttentionSubject.parse("s4d:channels=1:state_size=6")
-    sizes = {measure_length([subject], Pattern.CS, "decode", length, SMALL)[0].bytes for length in (1, 40)}
-    assert sizes == {2 * 8 * 6 * 4}
-
-
 def test_precision_that_is_not_declared_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     module = Scores()
     setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=1, dtype="bfloat16")
@@ -163,16 +155,6 @@ def test_precision_that_is_not_declared_is_unsupported(monkeypatch: pytest.Monke
     monkeypatch.setattr(Scores, "autocast_dtypes", (torch.float16,), raising=False)
     (cost,) = measure_length([Fake("scores", module)], Pattern.NS, "forward", 5, setting)
     assert cost.status == "unsupported"
-
-
-def test_a_busy_machine_is_reported() -> None:
-    lines: list[str] = []
-    report_noise(
-        [Cost("vanilla", "NS", "forward", 5, 0.01, 1, 0.010, 0.014), Cost("abc", "NS", "forward", 5)], lines.append
-    )
-    assert lines == []
-    report_noise([Cost("vanilla", "NS", "forward", 5, 0.01, 1, 0.010, 0.016)], lines.append)
-    assert "noisy: vanilla takes 10 to 16 ms" in lines[0]
 
 
 def test_a_row_names_the_kernels_that_ran() -> None:
@@ -229,20 +211,6 @@ def test_a_module_that_fails_is_a_row_and_the_others_are_measured() -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
-def test_a_verification_that_raises_concerns_one_attention() -> None:
-    def refuse(subject: AttentionSubject, pattern: Pattern) -> str:  # noqa: ARG001
-        if subject.name == "eager":
-            raise MemoryError("much")
-        return ""
-
-    subjects = [AttentionSubject.parse(name) for name in ("vanilla", "eager")]
-    setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=1)
-    costs = measure(Plan(subjects, [], [Pattern.NS], ["forward"], [8], setting), refuse=refuse)
-    found = {cost.attention: (cost.status, cost.detail) for cost in costs}
-    assert found["vanilla"] == ("ok", "")
-    assert found["eager"] == ("unverified", "verification ended with MemoryError: much")
-
-
 # --- the paper's protocol ---
 
 EIGHT_CALLS = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=8)
@@ -294,10 +262,6 @@ def test_memory_is_one_peak_for_all_lengths_and_counts_the_weights() -> None:
     assert first.bytes == second.bytes == 4 * (500 + 10)
 
 
-def test_dropout_reaches_a_real_attention() -> None:
-    assert AttentionSubject.parse("vanilla").build(Pattern.NS, EIGHT_CALLS, dropout=0.3).dropout == 0.3
-
-
 def test_failure_at_one_length_is_a_status() -> None:
     class Short(Spy):
         def forward(self, query: Tensor) -> Tensor:
@@ -312,11 +276,6 @@ def test_failure_at_one_length_is_a_status() -> None:
 def test_a_stack_has_the_costs_of_its_mean_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of four layers, each call takes a quarter of its time; the options of Appendix G apply to each part."""
     stack = AttentionSubject.parse("linear*3,local:local.window_size=4")
-    assert stack.label == "linear*3,local:local.window_size=4"
-    assert stack.all_options(Pattern.CS) == {
-        "linear": {"kernel": "elu1", "short_convolution": 0, "output_gate": False},
-        "local": {"window_size": 4, "extent": "total", "short_convolution": 0, "output_gate": False},
-    }
     parts = [AttentionSubject.parse(name) for name in ("linear", "local:window_size=4")]
     linear, local, mean = (measure_length([subject], Pattern.CS, "decode", 16, SMALL)[0] for subject in (*parts, stack))
     assert mean.bytes == (3 * linear.bytes + local.bytes) // 4
