@@ -28,7 +28,6 @@ def test_costs_in_the_columns_that_are_read_elsewhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cab.efficiency.workload.DECODED", 2)
-    monkeypatch.setattr("cab.efficiency.protocols.MAX_CALLS", 1)
     out = tmp_path / "made" / "costs.csv"
     arguments = ["abc", "--pattern", "NS", "CS", "--phase", "forward", "decode", "--lengths", "9", "4", "--no-verify"]
     assert efficiency(*arguments, "--out", str(out), "--csv") == 0
@@ -176,25 +175,3 @@ def test_sizes_of_appendix_g_hold_in_the_pattern_that_it_measures() -> None:
     assert longshort.all_options(Pattern.CS)["conv_kernel_size"] is None
     assert AttentionSubject.parse("s4d:state_size=64").all_options(Pattern.NS)["state_size"] == 64
     assert AttentionSubject.parse("mca").for_length(256).options == {}
-
-
-# --- modules of other packages, under the names of `cab verify` ---
-
-FUNCTION = """
-from torch.nn import functional as F
-
-def plain(q, k, v, causal):
-    return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-"""
-
-
-def test_a_function_of_a_file_is_measured_beside_attentions(tmp_path: Path) -> None:
-    file, out = tmp_path / "other.py", tmp_path / "costs.csv"
-    file.write_text(FUNCTION)
-    name = f"{file}:plain"
-    plan = ["--lengths", "16", "--pattern", "CS", "--no-verify", "--out", str(out)]
-    assert efficiency(name, "linear", *plan) == 0
-    costs = {row["attention"]: row for row in costs_of(out.read_text())}
-    assert set(costs) == {"projections", "vanilla", "eager", name, "linear"}
-    assert {row["status"] for row in costs.values()} == {"ok"}
-    assert float(costs[name]["seconds"]) > 0

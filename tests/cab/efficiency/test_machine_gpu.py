@@ -279,7 +279,6 @@ class OnCpu(TorchFunctionMode):
 def test_the_command_runs_as_on_a_gpu(cuda: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every phase, with the columns of a GPU in each row that was measured."""
     monkeypatch.setattr("cab.efficiency.workload.DECODED", 2)
-    monkeypatch.setattr("cab.efficiency.protocols.MAX_CALLS", 1)
     monkeypatch.setattr("cab.efficiency.workload.capture_graph", lambda call: call)
     monkeypatch.setattr("cab.runner.provenance.hardware", lambda _: {"gpu": "fake", "threads": 1})
     for module in ("protocols", "workload"):

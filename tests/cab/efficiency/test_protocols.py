@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cab.efficiency import machine, protocols
+from cab.efficiency import machine, protocols, workload
 from cab.efficiency.protocols import (
     Case,
     measure_as_paper,
@@ -48,8 +48,9 @@ def test_a_phase_has_its_mode_and_the_memory_of_its_tensors(phase: str, is_train
 
 
 @pytest.mark.parametrize(("phase", "kept"), [("forward", (1 + 2 + 2 + 2) / 10), ("decode", 2 / 4)])
-def test_pairs_that_a_choice_keeps(phase: str, kept: float) -> None:
+def test_pairs_that_a_choice_keeps(phase: str, kept: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of at most four visible keys: 1, 2, 2, 2 of 1, 2, 3, 4 pairs in a row, 2 of 4 in a step."""
+    monkeypatch.setattr(workload, "DECODED", 2)
     costs = measure_length(
         [AttentionSubject.parse("dsa:top_k=2"), AttentionSubject.parse("linear")], Pattern.CS, phase, 4, SMALL
     )
@@ -61,9 +62,7 @@ def test_each_round_calls_every_module_once_in_a_random_order() -> None:
     count = 30
     setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=count)
     subjects = [Fake(label, Scores(log, label)) for label in "abc"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protocols, "MIN_SECONDS", 0.0)
-        measure_length(subjects, Pattern.NS, "forward", 5, setting)
+    measure_length(subjects, Pattern.NS, "forward", 5, setting)
     warm_up, rounds = log[: -3 * count], log[-3 * count :]
     assert warm_up == ["a"] * 4 + ["b"] * 4 + ["c"] * 4  # two to warm up, one for the memory, one to count
     orders = [tuple(rounds[at : at + 3]) for at in range(0, 3 * count, 3)]
@@ -72,6 +71,7 @@ def test_each_round_calls_every_module_once_in_a_random_order() -> None:
 
 
 def test_short_calls_are_repeated_within_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocols, "MAX_CALLS", 100)
     clock = iter(0.001 * tick for tick in range(10**6))
     monkeypatch.setattr(machine, "perf_counter", lambda: next(clock))
     log: list[str] = []
@@ -275,6 +275,7 @@ def test_failure_at_one_length_is_a_status() -> None:
 
 def test_a_stack_has_the_costs_of_its_mean_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of four layers, each call takes a quarter of its time; the options of Appendix G apply to each part."""
+    monkeypatch.setattr(workload, "DECODED", 2)
     stack = AttentionSubject.parse("linear*3,local:local.window_size=4")
     parts = [AttentionSubject.parse(name) for name in ("linear", "local:window_size=4")]
     linear, local, mean = (measure_length([subject], Pattern.CS, "decode", 16, SMALL)[0] for subject in (*parts, stack))
