@@ -18,12 +18,10 @@ import pytest
 import torch
 
 from cab import build_attention
-from cab.config.compose import compose
 from cab.records.files import COMMITTED_DIRS
 from cab.records.record import records_in
 from cab.registry.registries import ATTENTIONS
 from cab.runner.cell import Cell, current_config
-from cab.runner.engine import make_backbone
 from tests.helpers.command import ROOT, cab
 
 OUTPUT = Path(__file__).with_name("output")
@@ -36,19 +34,6 @@ TABLES = {
     "paper_audit": "paper audit",
 }
 """Commands whose numbers no other test has."""
-NETWORKS = (
-    "task=lm backbone=gpt2 pattern=CS",
-    "task=mlm backbone=roberta pattern=NS",
-    "task=sum backbone=transformer pattern=CC",
-    "task=lstf backbone=informer pattern=NC",
-    "task=pcc backbone=pointr pattern=NS",
-    "task=sr backbone=sr3 pattern=NS",
-    "task=tts backbone=fastspeech2 pattern=NS",
-    "task=tts backbone=transformer_tts pattern=CC",
-    "task=lra backbone=encoder pattern=NS dataset=listops_synthetic",
-    "task=glue backbone=roberta_classifier pattern=NS",
-    "task=probe backbone=mixer pattern=CS dataset=recall",
-)
 
 
 def compare(name: str, text: str) -> None:
@@ -92,19 +77,6 @@ def test_tables_of_the_leaderboard(folder: str, tmp_path: Path) -> None:
     assert (tmp_path / "leaderboard.csv").read_text() == committed_table.read_text()
     if folder == "core":
         compare("leaderboard_core_suite.csv", (tmp_path / "suite.csv").read_text())
-
-
-def test_state_dicts() -> None:
-    """Names and shapes of the weights of every backbone at preset smoke."""
-    lines = []
-    for overrides in NETWORKS:
-        dataset = [] if "dataset=" in overrides else ["dataset=synthetic"]
-        cell = Cell.from_config(compose([*overrides.split(), *dataset, "preset=smoke", "attention=vanilla"]))
-        cell.task.setup(None)
-        weights = make_backbone(cell, has_memory=False).state_dict()
-        name = f"{cell.key['task']} {cell.key['backbone']}"
-        lines += [f"{name} {weight} {'x'.join(map(str, x.shape))}\n" for weight, x in sorted(weights.items())]
-    compare("state_dicts.txt", "".join(lines))
 
 
 def checksum(name: str, pattern: str) -> list[float]:
