@@ -31,7 +31,6 @@ TABLES = {
 
 
 def compare(name: str, text: str) -> None:
-    """Compare a text with the stored one; write it if there is none."""
     path = OUTPUT / name
     if not path.exists():
         path.write_text(text)
@@ -72,10 +71,3 @@ def test_tables_of_the_leaderboard(folder: str, tmp_path: Path) -> None:
     assert (tmp_path / "leaderboard.csv").read_text() == committed_table.read_text()
     if folder == "core":
         compare("leaderboard_core_suite.csv", (tmp_path / "suite.csv").read_text())
-
-
-@pytest.mark.slow
-def test_header_of_efficiency(tmp_path: Path) -> None:
-    command = "efficiency local --pattern CS --lengths 64 --repeats 1 --embed-dim 16 --num-heads 2 --no-verify --out"
-    output(f"{command} {tmp_path}/costs.csv")
-    compare("efficiency.csv", (tmp_path / "costs.csv").read_text().partition("\n")[0] + "\n")

@@ -1,4 +1,4 @@
-"""Run the commands that a page shows, as a reader would."""
+"""The committed files, and the commands that a page shows, run as a reader would."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cab.verification import select_checks
 from tests.helpers.command import ROOT, cab
-from tests.helpers.untimed import UNTIMED_OPTION
 
 PROGRAMS = {"cab": [], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}
 """Programs of the pages and how they start here; `cab` is a copy of a process (:mod:`tests.helpers.command`)."""
@@ -18,8 +18,20 @@ PROGRAMS = {"cab": [], "torchrun": [sys.executable, "-m", "torch.distributed.run
 FAILING = (["score", "--check"], ["verify", "hf:mamba2"], ["verify", "my_layer.py:make_layer"])
 """Commands that exit with 1: a cell does not separate attentions, a module of another package has a defect."""
 
+UNTIMED_OPTION = ["--checks", ",".join(check.name for check in select_checks() if check.name != "time_growth")]
+"""Of `cab verify`, without a clock: tests share the processor with other work."""
+
 EXAMPLE = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)[0]
 """The attention of the README, `gated_mean.py` in the commands of the pages."""
+
+
+def committed(*patterns: str) -> list[Path]:
+    """Return the committed files that match one of the patterns, such as ``docs/**/*.md``, sorted."""
+    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", *(f":(glob){pattern}" for pattern in patterns)]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:  # an archive without a history
+        return sorted(path for pattern in patterns for path in ROOT.glob(pattern))
+    return sorted(path for name in listed.stdout.split("\0")[:-1] if (path := ROOT / name).exists())
 
 
 def commands_of(page: str) -> list[str]:
@@ -34,11 +46,6 @@ def runnable(commands: list[str]) -> list[str]:
     if not (ROOT / ".venv-fairseq/ready").exists():
         commands = [command for command in commands if "engine=fairseq" not in command]
     return commands
-
-
-def make_targets() -> set[str]:
-    """Return the targets of the Makefile."""
-    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,7 @@
 
 Inside of :func:`fake_cuda` every tensor on ``cuda`` is fake, and every tensor on the CPU is real. The branches that a
 layer takes on CUDA and CUDA's autocast run as on a GPU. Kernels that torch cannot trace (flash-linear-attention, the
-Triton kernels, FlexAttention, scaled_dot_product_attention) are replaced by stubs that count one group of launches.
+Triton kernels, FlexAttention, scaled_dot_product_attention) are replaced by stubs.
 Only forward passes run, by default without gradients.
 """
 
@@ -15,6 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,7 +54,7 @@ ANSWER = 1
 
 
 class Counts(TorchDispatchMode):
-    """Launches, bytes, casts and host reads of the operators on fake CUDA tensors.
+    """Bytes and host reads of the operators on fake CUDA tensors.
 
     Bytes are those of the inputs and outputs of each operator, without fusion or caches; an expanded dimension counts
     once.
@@ -61,7 +62,7 @@ class Counts(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.launches = self.bytes = self.float32_bytes = self.casts = self.cast_bytes = self.float64_launches = 0
+        self.bytes = 0
         self.kernels: Counter[str] = Counter()
         """Calls of each kernel that a stub replaces."""
         self.products = set[torch.dtype]()
@@ -94,22 +95,15 @@ class Counts(TorchDispatchMode):
         output = func(*args, **kwargs)
         outputs = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
         if outputs and not func.is_view and name not in FREE:
-            sources = [] if name in FROM_NOTHING else inputs
-            self.add(1, sources, outputs)
+            self.bytes += sum(map(size, outputs if name in FROM_NOTHING else [*inputs, *outputs]))
             if name in {"bmm", "baddbmm"}:
                 self.products.add(outputs[0].dtype)
-            if name == "_to_copy":
-                self.casts += 1
-                self.cast_bytes += sum(map(size, sources + outputs))
         return output
 
-    def add(self, launches: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], extra: int = 0) -> None:
-        """Count kernels that read ``inputs``, write ``outputs`` and move ``extra`` bytes."""
-        total = sum(map(size, [*inputs, *outputs])) + extra
-        self.launches += launches
-        self.bytes += total
-        self.float32_bytes += total if outputs[0].dtype is torch.float32 else 0
-        self.float64_launches += launches if outputs[0].dtype in {torch.float64, torch.complex128} else 0
+    def count(self, kernel: str, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], extra: int = 0) -> None:
+        """Count a call of a stub that reads ``inputs``, writes ``outputs`` and moves ``extra`` bytes."""
+        self.kernels[kernel] += 1
+        self.bytes += sum(size(x) for x in [*inputs, *outputs] if x is not None) + extra
 
     def reads(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: list[Tensor]) -> str | None:
         """Return how the operator makes the host wait for the device, or None."""
@@ -232,23 +226,10 @@ def to_fake_cuda(module: nn.Module, dtype: torch.dtype | None = None) -> nn.Modu
 # --- Stubs of kernels that torch cannot trace ---------------------------------------------
 
 
-class Opaque:
-    """Counts the calls of one kernel that is not traced."""
-
-    def __init__(self, counts: Counts, name: str, launches: int = 1) -> None:
-        self.counts, self.name, self.launches = counts, name, launches
-
-    def count(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], extra: int = 0) -> None:
-        self.counts.kernels[self.name] += 1
-        self.counts.add(self.launches, [x for x in inputs if x is not None], outputs, extra)
-
-
-FLA_LAUNCHES = {"chunk_simple_gla": 3, "chunk_gla": 6, "chunk_delta_rule": 6, "chunk_gated_delta_rule": 7}
-"""Kernels that a function of flash-linear-attention launches; 8 for the others."""
 FLA_CHUNK = 64
 
 
-class FlaFunction(Opaque):
+class FlaFunction:
     """A function of flash-linear-attention, which copies inputs that are not contiguous, but for convolutions.
 
     A recurrence maps q, k, v and more [B, T, H, ...] to outputs and the last state, and writes and reads the state
@@ -256,8 +237,7 @@ class FlaFunction(Opaque):
     """
 
     def __init__(self, counts: Counts, path: str) -> None:
-        self.path, name = path, path.rpartition(".")[-1]
-        super().__init__(counts, f"fla {name}", FLA_LAUNCHES.get(name, 8) if path.startswith("ops.") else 1)
+        self.path, self.count = path, partial(counts.count, f"fla {path.rpartition('.')[-1]}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         convolves = self.path.endswith("causal_conv1d")
@@ -289,11 +269,10 @@ def stub_modules(counts: Counts) -> dict[str, ModuleType]:
 
 def triton_stubs(counts: Counts) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return stubs of ``recurrence_sums`` and ``delta_rule_states``."""
-    sums, states = Opaque(counts, "triton recurrence_sums"), Opaque(counts, "triton delta_rule_states")
 
     def recurrence_sums(initial: Tensor, added: Tensor, factor: Tensor | None, **_: Any) -> tuple[Tensor, Tensor]:
         outputs = torch.empty_like(added), torch.empty_like(initial)
-        sums.count([initial, added, factor], outputs)
+        counts.count("triton recurrence_sums", [initial, added, factor], outputs)
         return outputs
 
     def delta_rule_states(
@@ -301,7 +280,7 @@ def triton_stubs(counts: Counts) -> tuple[Callable[..., Any], Callable[..., Any]
     ) -> tuple[Tensor, Tensor, Tensor]:
         before = initial.new_empty(*w.shape[:3], *initial.shape[2:])
         outputs = torch.empty_like(x), before, torch.empty_like(initial)
-        states.count([initial, x, w, k, decay], outputs)
+        counts.count("triton delta_rule_states", [initial, x, w, k, decay], outputs)
         return outputs
 
     return recurrence_sums, delta_rule_states
@@ -313,7 +292,7 @@ def elementwise_stub(counts: Counts, name: str) -> Callable[..., Tensor]:
     def run(*inputs: Tensor | float | None) -> Tensor:
         tensors = [x for x in inputs if isinstance(x, Tensor)]
         output = torch.empty_like(tensors[0])
-        Opaque(counts, f"triton {name}").count(tensors, [output])
+        counts.count(f"triton {name}", tensors, [output])
         return output
 
     return run
@@ -327,7 +306,7 @@ def turned_stub(counts: Counts) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
         (rows, length, keys), heads = query.shape, len(tensors[3])
         outputs = query.new_empty(rows, length, heads, keys), query.new_empty(rows, length, heads, keys)
         products = query.new_empty(rows, heads, length, dtype=torch.float32)
-        Opaque(counts, "triton turned").count([query, *tensors], [*outputs, products])
+        counts.count("triton turned", [query, *tensors], [*outputs, products])
         return *outputs, products
 
     return run
@@ -369,13 +348,12 @@ def stubs(counts: Counts) -> dict[Any, dict[str, Callable[..., Any]]]:
             half = torch.get_autocast_dtype("cuda")
             query, key, value = (x.to(half) if x.dtype is torch.float32 else x for x in (query, key, value))
         output = query.new_empty(*query.shape[:-1], value.shape[-1])
-        name = f"sdpa {sdpa_backend(query, value, attn_mask)}"
-        Opaque(counts, name).count([query, key, value, attn_mask], [output])
+        counts.count(f"sdpa {sdpa_backend(query, value, attn_mask)}", [query, key, value, attn_mask], [output])
         return output
 
     def flex_attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
         output = query.new_empty(*query.shape[:-1], value.shape[-1])
-        Opaque(counts, "flex_attention").count([query, key, value], [output])
+        counts.count("flex_attention", [query, key, value], [output])
         return output
 
     return {

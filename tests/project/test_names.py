@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cab
-from tests.helpers.committed import committed
+from tests.helpers.documents import committed
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = committed("README.md", "CONTRIBUTING.md", "docs/**/*.md")

@@ -1,136 +1,118 @@
-"""A number of results has one value, whichever command prints it and whichever other results are named."""
+"""A number of results has one value, whichever command prints it."""
 
 from __future__ import annotations
 
-import functools
-import json
-from collections.abc import Callable
+import csv
+import io
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from _pytest.mark import ParameterSet
 
-from tests.helpers.command import ROOT
-from tests.helpers.printed_numbers import PrintedNumbers, printed_numbers
-from tests.helpers.printed_tables import Number, latex_tables, number, numbers, text_tables
-from tests.helpers.rehearsal import write_rehearsal
+from tests.helpers.command import ROOT, Command
 
-NumbersOf = Callable[[str], PrintedNumbers]
-SOURCES = {
-    "paper": "published",
-    "rehearsal": "own",
-    "rehearsal, paper": "own",
-    "diverged": "own",
-    "reproduced": "own",
-    "reproduced, paper": "own",
-    "mini": "reference",
-    "core": "reference",
-    "own, core": "own or reference",
-}
-"""Folders of results, and the source of rows that name none."""
-SLOW = ("mini", "core", "own, core", "reproduced", "reproduced, paper")
-OUTPUTS = {"score metrics", "score text", "table3", "table3 text", "table3 LaTeX", "table6", "leaderboard.csv", "page"}
+GOLDEN = ROOT / "tests/golden/output"
+FOLDERS = ("results/reproduced", "results/paper")
+Name = tuple[str, ...]
+Row = Mapping[str, str]
 
 
-def case(name: str, *values: object) -> ParameterSet:
-    """A test of some sources."""
-    marks = [pytest.mark.slow] if any(slow in name.split(" | ") for slow in SLOW) else []
-    return pytest.param(*(values or (name,)), marks=marks, id=name)
+class Numbers(defaultdict[Name, dict[str, float | None]]):
+    """The value that each output has for a name: source, normalization, quantity and place; None: it has no value."""
+
+    def __init__(self) -> None:
+        super().__init__(dict)
+        self.normalization: dict[str, str] = {}
+
+    def add(self, output: str, source: str, name: Name, cell: str) -> None:
+        value = float(cell) if cell not in ("", "nan") else None
+        self[source, *name][output] = value if name[0] != "seeds" or value else None
+
+    def scored(self, row: Row, source: str) -> str:
+        """Source and normalization of an index; a table that states none has that of `cab score`."""
+        stated = row.get("normalization") or self.normalization.get(source, "")
+        return source if source == "published" else f"{source} {stated}"
+
+    def conflicts(self) -> dict[Name, dict[str, float | None]]:
+        def is_one(values: list[float | None]) -> bool:
+            first, *others = (math.nan if value is None else value for value in values)
+            return all(math.isclose(first, x, abs_tol=2e-6) or (math.isnan(first) and math.isnan(x)) for x in others)
+
+        return {name: printed for name, printed in self.items() if not is_one([*printed.values()])}
 
 
-@pytest.fixture(scope="module")
-def numbers_of(tmp_path_factory: pytest.TempPathFactory) -> NumbersOf:
-    """The numbers that all commands print of some sources, which are read once."""
-
-    @functools.cache
-    def read(sources: str) -> PrintedNumbers:
-        folder = tmp_path_factory.mktemp("numbers")
-        made: dict[str, Callable[[Path], Path]]
-        made = {"rehearsal": write_rehearsal, "diverged": functools.partial(write_rehearsal, diverged=True), "own": own}
-        paths = [made[n](folder / n) if n in made else Path("results", n) for n in sources.split(", ")]
-        return printed_numbers(paths, folder / "leaderboard", SOURCES[sources])
-
-    return read
+def source_of(row: Row) -> str:
+    return (row.get("source") or ("published" if row.get("preset") == "published" else "own")).partition(" (")[0]
 
 
-def own(folder: Path) -> Path:
-    """A third of the records of results/core as results of one's own."""
-    folder.mkdir()
-    for line in (ROOT / "results/core/records.jsonl").read_text().splitlines()[::3]:
-        (folder / f"{json.loads(line)['hash']}.json").write_text(line)
-    return folder
+def numbers_of(folders: Sequence[str], cab: Command, board: Path) -> Numbers:
+    """Read what four commands print of these folders."""
+    numbers = Numbers()
+    for row in cab("score", "--score", "index", "--csv", *folders).rows:
+        source = source_of(row)
+        numbers.normalization[source] = row["normalization"]
+        for quantity in ("index", "low", "high", "seeds"):
+            name = quantity, row["pattern"], row["task"], row["attention"]
+            numbers.add("score", numbers.scored(row, source), name, row[quantity])
+    for row in cab("score", "--score", "metrics", "--csv", *folders).rows:
+        place = "/".join(filter(None, (row[name] for name in ("task", "dataset", "config_variant", "backbone"))))
+        for quantity, column in zip(("metric", "sd", "seeds"), ("mean", "sd", "seeds"), strict=True):
+            name = quantity, row["pattern"], place, row["attention"], row["metric"]
+            numbers.add("score", source_of(row), name, row[column])
+    for table in ("table3", "table6"):
+        for row in cab("paper", table, *folders, "--format", "csv").rows:
+            is_index = row.get("metric", "index") == "index"
+            place = row["task"] if is_index else f"{row['task']}/{row['dataset']}/{row['backbone']}"
+            last = (row["attention"],) if is_index else (row["attention"], row["metric"])
+            for source in row.keys() & {"own", "published", "recomputed"}:
+                label = numbers.scored(row, source) if is_index else source
+                name = "index" if is_index else "metric", row["pattern"], place, *last
+                numbers.add(table, label, name, row[source])
+    cab("leaderboard", "--out", board, *folders)
+    for row in csv.DictReader(io.StringIO((board / "leaderboard.csv").read_text())):
+        source = source_of(row)
+        for column, cell in row.items():
+            place, _, quantity = column.rpartition(".") if "." in column else ("all", "", column)
+            if quantity in ("index", "low", "high"):
+                name = quantity, row["pattern"], place, row["attention"]
+                numbers.add("leaderboard", numbers.scored(row, source), name, cell)
+            elif place.count("/") > 1 and "_" not in quantity and quantity != "params":
+                folder, _, last = column.rpartition("/")
+                backbone, metric, *rest = last.split(".")
+                name = rest[0] if rest else "metric", row["pattern"], f"{folder}/{backbone}", row["attention"], metric
+                if cell or name[0] != "sd":
+                    numbers.add("leaderboard", source, name, cell)
+    return numbers
 
 
-@pytest.fixture(autouse=True)
-def _in_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_means_and_indices_of_all_tables_agree(cab: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of one folder, whichever other is named with it."""
     monkeypatch.chdir(ROOT)
-
-
-@pytest.mark.parametrize("sources", [case(name) for name in SOURCES])
-def test_a_number_has_one_value(sources: str, numbers_of: NumbersOf) -> None:
-    book = numbers_of(sources)
-    assert len(book.refused) == 1
-    assert set(book.refused) <= {"score --score index --csv", "score --score K --csv"}  # results have one of them
-    assert book.conflicts() == {}
-
-
-@pytest.mark.parametrize(
-    ("part", "whole", "of"),
-    [
-        case(f"{part} | {whole}", part, whole, of)
-        for part, whole, of in (
-            ("paper", "rehearsal, paper", ("published", "recomputed")),
-            ("rehearsal", "rehearsal, paper", ("own",)),
-            ("paper", "reproduced, paper", ("published", "recomputed")),
-            ("reproduced", "reproduced, paper", ("own",)),
-            ("core", "own, core", ("reference",)),
-        )
-    ],
-)
-def test_other_results_do_not_change_a_number(
-    part: str, whole: str, of: tuple[str, ...], numbers_of: NumbersOf
-) -> None:
-    both = numbers_of(part).alongside(numbers_of(whole), of)
-    assert len(both.values) > 100
-    assert both.conflicts() == {}
-
-
-@pytest.mark.parametrize("sources", [case(name) for name in SOURCES])
-def test_outputs_share_names(sources: str, numbers_of: NumbersOf) -> None:
-    """Otherwise, the tests above compare nothing."""
-    book = numbers_of(sources)
-    shared = book.shared()
+    numbers = numbers_of(FOLDERS, cab, tmp_path)
+    shared = [printed for printed in numbers.values() if len(printed) > 1]
     assert len(shared) > 400
-    assert {output for name in shared for output in book.values[name]} >= OUTPUTS
+    assert {output for printed in shared for output in printed} == {"score", "table3", "table6", "leaderboard"}
+    for folder, source in zip(FOLDERS, ("own", "published"), strict=True):
+        alone = numbers_of([folder], cab, tmp_path / source)
+        both = [name for name in alone.keys() & numbers.keys() if name[0].startswith(source)]
+        assert len(both) > 100
+        for name in both:
+            numbers[name] |= {f"{output} alone": value for output, value in alone[name].items()}
+    assert numbers.conflicts() == {}
 
 
-def test_values_of_one_name_are_compared_within_their_printed_digits() -> None:
-    book = PrintedNumbers("own")
-    printed = {"a": ("0.979504", "0.980"), "b": ("0.979504", "0.979"), "c": ("1.5", "-"), "d": ("-", "")}
-    for place, (one, other) in printed.items():
-        book.add("one", ("own", "", "index", place), number(one))
-        book.add("other", ("own", "", "index", place), number(other))
-    assert {name[-1] for name in book.conflicts()} == {"b", "c"}
-
-
-def test_tables_are_read_as_printed() -> None:
-    text = """\
-NS                all        sum  seeds
-abc  ~    0.1 [-1, 2]  -1,234.50      2
-s4d  ~              -          -      -
-"""
-    [table] = text_tables(text)
-    assert table.header == ["NS", "", "all", "sum", "seeds"]
-    assert table.rows == [["abc", "~", "0.1 [-1, 2]", "-1,234.50", "2"], ["s4d", "~", "-", "-", "-"]]
-    assert number(table.rows[0][3]) == Number(-1234.5, 0.005)
-    assert [value for value, _ in numbers(table.rows[0][2])] == [0.1, -1, 2]
-    latex = r"""
-% Table 3a (CS)
-\begin{tabular}{lr}
-attention & cd\_l1 \\
-\midrule
-abc & $-$0.5 \\
-\end{tabular}
-"""
-    [table] = latex_tables(latex)
-    assert (table.pattern, table.header, table.rows) == ("CS", ["attention", "cd_l1"], [["abc", "-0.5"]])
+def test_gains_of_the_suite_agree() -> None:
+    """In the stored outputs, which tests/golden compares with those of the commands."""
+    with (GOLDEN / "leaderboard_core_suite.csv").open() as file:
+        suite = {row["attention"]: row for row in csv.DictReader(file) if row["own"] == "no"}
+    compared = 0
+    with (GOLDEN / "score_core_csv.txt").open() as file:
+        for row in csv.DictReader(file):
+            for quantity in ("K", "low", "high", "bound", "seeds", "reached_90"):
+                column = f"{row['pattern']}.{row['ability'].replace(' ', '_')}.{quantity}"
+                if row[quantity] and suite.get(row["attention"], {}).get(column):
+                    assert float(row[quantity]) == pytest.approx(float(suite[row["attention"]][column]), abs=2e-6)
+                    compared += 1
+    assert compared > 400

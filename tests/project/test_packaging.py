@@ -1,22 +1,21 @@
-"""Metadata and workflows say what is so."""
+"""What a user installs: versions, files of the wheel, public names and the address of the project."""
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
-import pytest
 import yaml
 from hatchling.builders.wheel import WheelBuilder
 
+import cab
 from cab.results.card import COSTS, DEFAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-MAKEFILE = (ROOT / "Makefile").read_text()
-WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
 def pins(name: str) -> dict[str, str]:
@@ -39,32 +38,9 @@ def test_every_package_of_the_wheel_is_typed() -> None:
     """A type checker reads annotations only of packages that hold ``py.typed`` (PEP 561)."""
     files = {Path(file.distribution_path) for file in WheelBuilder(str(ROOT)).recurse_included_files()}
     packages = {file.parent for file in files if file.name == "__init__.py" and len(file.parts) == 2}
-    ours = {"cab", "attentions", "backbones", "tasks", "engines", "cab_fairseq"}
-    assert ours <= {str(package) for package in packages}
+    assert {"cab", "attentions", "backbones", "tasks", "engines", "cab_fairseq"} <= {*map(str, packages)}
     assert {path.relative_to(ROOT) for path in (DEFAULTS, COSTS)} <= files
-    assert "Typing :: Typed" in PROJECT["classifiers"]
     assert [str(package) for package in packages if package / "py.typed" not in files] == []
-
-
-@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_workflows_call_the_verbs_of_make_and_the_stages(workflow: Path) -> None:
-    jobs = yaml.safe_load(workflow.read_text())["jobs"].values()
-    commands = [(job, step["run"].split()) for job in jobs for step in job["steps"] if "run" in step]
-    assert commands
-    for job, [program, *names] in commands:
-        places = job.get("strategy", {}).get("matrix", {}).get("include", [])
-        wanted = [place["verb"] for place in places] if "${{" in names else names
-        text, form = (MAKEFILE, "{}:") if program == "make" else ((ROOT / program).read_text(), r"{}\(\) \{{")
-        assert wanted
-        assert [name for name in wanted if not re.search(f"^{form.format(name)}", text, flags=re.MULTILINE)] == []
-
-
-def test_the_wheel_has_the_version_of_the_tag(tmp_path: Path) -> None:
-    (tmp_path / "dist").mkdir()
-    (tmp_path / "dist" / f"cab_benchmark-{PROJECT['version']}-py3-none-any.whl").touch()
-    for tag, status in (("", 0), (f"v{PROJECT['version']}", 0), ("v0.0.9", 2)):
-        command = ["make", "-s", "-f", str(ROOT / "Makefile"), "wheel", "PYTHON=true", f"TAG={tag}"]
-        assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == status, tag
 
 
 def test_the_address_of_the_project_is_in_one_place() -> None:
@@ -77,12 +53,12 @@ def test_the_address_of_the_project_is_in_one_place() -> None:
     assert ("there is no fixed one yet" in documents[0]) == (address is None)
 
 
-def test_a_wrong_interpreter_is_one_line(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho 3.10\n")
-    python.chmod(0o755)
-    environment = {"PATH": "/usr/bin:/bin", "PYTHON": str(python)}
-    process = subprocess.run([ROOT / "scripts/environment.sh"], env=environment, capture_output=True, text=True)
-    assert process.returncode == 1
-    [line] = process.stderr.splitlines()
-    assert "is Python 3.10; 3.11 or newer is required: make setup PYTHON=python3.11" in line
+def test_public_names_are_lazy_typed_and_documented() -> None:
+    """Type checkers see the imports of the block ``if TYPE_CHECKING``, and export those renamed to themselves."""
+    [block] = [node for node in ast.parse(Path(cab.__file__).read_text()).body if isinstance(node, ast.If)]
+    found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert {alias.asname: node.module for node in found for alias in node.names} == cab._EXPORTS
+    for name, module in cab._EXPORTS.items():
+        assert getattr(cab, name) is getattr(importlib.import_module(module), name)
+    reference = (ROOT / "docs/reference/python.md").read_text()
+    assert {*cab.__all__} <= {*re.findall(r"^(?:def |class )?(\w+)(?:\(|:$| = dict)", reference, flags=re.MULTILINE)}

@@ -1,42 +1,30 @@
-"""Only the sets that results/README.md lists are committed; what a command of a document writes is ignored."""
+"""Committed results are those that results/README.md lists, and every file has a reader."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
+from collections import defaultdict
+from pathlib import Path
 
-import pytest
+from tests.helpers.documents import ROOT, committed
 
-from tests.helpers.command import ROOT
-from tests.helpers.committed import committed
-
-WRITES = re.compile(
-    r"(?:results_dir=|--(?:out|results-dir|plot|record)[ =])(results/[\w-]+)(?=[/\s`'\"]|$)", re.MULTILINE
+READERS = (".py", ".sh", ".md", ".toml", ".yml", ".yaml", "")
+"""Suffixes of files that can name another."""
+FILES = (
+    "configs/**/*.csv",
+    "results/**/*",
+    "docs/assets/*",
+    "scripts/*",
+    "tests/golden/output/*",
+    "tests/helpers/*.py",
 )
-"""A folder in `results` that a command writes."""
-
-
-def listed() -> set[str]:
-    """The names in the first column of the table of results/README.md, and the README itself."""
-    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "results/README.md").read_text(), flags=re.MULTILINE)
-    return {name for row in rows for name in re.findall(r"`([\w.]+)`", row)} | {"README.md"}
 
 
 def test_only_listed_results_are_committed() -> None:
-    names = {path.relative_to(ROOT / "results").parts[0] for path in committed("results/**/*", "results/*")}
-    assert names == listed()
-
-
-@pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="not a checkout")
-def test_what_commands_of_documents_write_is_ignored() -> None:
-    pages = committed("README.md", "CONTRIBUTING.md", "docs/**/*.md", "scripts/*.sh", "Makefile")
-    folders = {"results/demo", "results/local"} | {name for page in pages for name in WRITES.findall(page.read_text())}
-    assert len(folders) > 5
-    written = {f"{name}/x.json" for name in folders if name.removeprefix("results/") not in listed()}
-    command = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), "check-ignore", "--no-index", *sorted(written)]
-    ignored = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
-    assert set(ignored) == written
+    """By the first column of the table of results/README.md."""
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "results/README.md").read_text(), flags=re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`([\w.]+)`", row)} | {"README.md"}
+    assert {path.relative_to(ROOT / "results").parts[0] for path in committed("results/**/*", "results/*")} == listed
 
 
 def test_results_name_no_folder_of_a_machine() -> None:
@@ -44,3 +32,14 @@ def test_results_name_no_folder_of_a_machine() -> None:
     tables = [path for path in committed("results/**/*", "results/*") if path.suffix in (".csv", ".json", ".jsonl")]
     found = [path for path in tables if re.search(r"(?:^|[\s('\"=,])/\w+/\w+", path.read_text(), re.MULTILINE)]
     assert found == []
+
+
+def test_every_file_is_named_by_another() -> None:
+    """Data, helpers, scripts and pictures that no program, test or page names are leftovers."""
+    named_in: dict[str, set[Path]] = defaultdict(set)
+    for path in committed("**/*"):
+        if path.suffix in READERS:
+            for word in {*re.findall(r"[\w-]+", path.read_text())}:
+                named_in[word].add(path)
+    files = [path for path in committed(*FILES) if path.name != "README.md"]
+    assert [path for path in files if not named_in[path.stem] - {path}] == []

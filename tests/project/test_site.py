@@ -1,30 +1,26 @@
-"""The documentation builds without warnings and network, its search works from a file, and its pages match the code."""
+"""The documentation builds without warnings and network, and its pages match the code."""
 
 from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import pytest
 
 from cab.config.compose import check_overrides
-from tests.helpers.committed import committed
-from tests.helpers.documents import ROOT, commands_of, run
+from cab.efficiency.cost import COLUMNS
+from tests.helpers.documents import ROOT, commands_of, committed, run
 from tools.site import docs_pages
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
-    from selenium import webdriver
 
 DOCS = ROOT / "docs"
 PAGES = committed("docs/**/*.md")
@@ -54,26 +50,6 @@ def test_it_builds_and_needs_no_network(site: Path) -> None:
     assert 'src="data:image/png' in (site / "tutorials/first-hour.html").read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.browser
-def test_search_works_from_a_file(site: Path, browser: webdriver.Chrome) -> None:
-    browser.set_window_size(1280, 900)
-    browser.get((site / "reference/python.html").as_uri())
-    browser.get_log("browser")
-    box = browser.find_element("css selector", "input.md-search__input")
-    box.click()
-    box.send_keys("efficiency length")
-    for _ in range(100):
-        found = {
-            link.get_attribute("href") for link in browser.find_elements("css selector", "a.md-search-result__link")
-        }
-        if any("one-cell.html" in str(address) for address in found):
-            break
-        time.sleep(0.1)
-    assert any("one-cell.html" in str(address) for address in found)
-    assert browser.get_log("browser") == []
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if docs_pages.PART.search(page.read_text())], ids=name)
 def test_generated_parts_are_current(page: Path) -> None:
     """If this fails, run ``python -m tools.site.docs_pages``."""
@@ -86,31 +62,18 @@ def anchors(markdown: str) -> set[str]:
     return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
 
 
-@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_work_on_a_repository_page(page: Path) -> None:
+def test_links_work_on_a_repository_page() -> None:
     """Without a site: each link names a file of the repository, and a heading in it."""
-    text = page.read_text()
-    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
-        file, _, anchor = target.partition("#")
-        path = page.parent / file if file else page
-        assert path.is_file(), target
-        assert not anchor or anchor in anchors(path.read_text()), target
-    assert "--8<--" not in text
-
-
-@pytest.mark.slow
-def test_links_work_on_the_site(site: Path) -> None:
-    pages = {path: path.read_text() for path in site.rglob("*.html") if path.name != "404.html"}
-    names = {path: set(re.findall(r'(?:id|name)="?([^"\s>]+)', html)) for path, html in pages.items()}
+    pages = {page: page.read_text() for page in MARKDOWN}
     dead = []
-    for path, html in pages.items():
-        for target in re.findall(r'<a [^>]*href="?([^"\s>]+)', html):
-            if re.match(r"[a-z]+:", target) is None:
-                file, _, anchor = target.partition("#")
-                linked = Path(os.path.normpath(path.parent / unquote(file))) if file else path
-                is_there = linked.exists() and (not anchor or linked not in names or unquote(anchor) in names[linked])
-                dead += [] if is_there else [f"{path.relative_to(site)}: {target}"]
+    for page, text in pages.items():
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+            file, _, anchor = target.partition("#")
+            path = page.parent / file if file else page
+            is_there = path.is_file() and (not anchor or anchor in anchors(path.read_text()))
+            dead += [] if is_there else [f"{page.relative_to(ROOT)}: {target}"]
     assert dead == []
+    assert [page for page, text in pages.items() if "--8<--" in text] == []
 
 
 def test_result_fields_are_documented() -> None:
@@ -120,25 +83,29 @@ def test_result_fields_are_documented() -> None:
     assert fields <= documented
 
 
+def header(file: str) -> tuple[str, ...]:
+    with (ROOT / file).open(newline="") as table:
+        return tuple(next(csv.reader(table)))
+
+
 @pytest.mark.parametrize(
-    ("page", "section", "file"),
+    ("page", "section", "columns"),
     [
-        ("reference/leaderboard-columns.md", "suite.csv", "tests/golden/output/leaderboard_core_suite.csv"),
-        ("reference/leaderboard-columns.md", "leaderboard.csv", "results/reproduced/leaderboard.csv"),
-        ("howto/measure-cost.md", "Cost files", "tests/golden/output/efficiency.csv"),
+        ("leaderboard-columns", "suite.csv", header("tests/golden/output/leaderboard_core_suite.csv")),
+        ("leaderboard-columns", "leaderboard.csv", header("results/reproduced/leaderboard.csv")),
+        ("measure-cost", "Cost files", COLUMNS),
     ],
 )
-def test_columns_of_the_documents_are_those_of_the_files(page: str, section: str, file: str) -> None:
+def test_columns_of_the_documents_are_those_of_the_files(page: str, section: str, columns: tuple[str, ...]) -> None:
     """A name may be a whole column, or a part of columns such as `NS.recall.K`; capitals stand for any name."""
-    part = (DOCS / page).read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
+    [path] = DOCS.glob(f"*/{page}.md")
+    part = path.read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (`.*?`) \|", part, re.MULTILINE)
     named = [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
-    with (ROOT / file).open(newline="") as table:
-        columns = next(csv.reader(table))
     forms = {name: re.sub(r"[A-Z]{4,}", ".+", name.removesuffix(".…")) for name in named}
     matches = {name: [c for c in columns if re.search(rf"(^|\.){form}($|\.)", c)] for name, form in forms.items()}
     assert [name for name, of_name in matches.items() if not of_name] == []
-    assert set(columns) == {column for of_name in matches.values() for column in of_name}
+    assert {*columns} == {column for of_name in matches.values() for column in of_name}
 
 
 def commands() -> Iterator[tuple[str, str]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 from collections.abc import Callable
 from functools import partial, partialmethod
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from cab import Pattern, kernels
 from cab.cli.efficiency import KERNELS, _kernel_checks, _plans, add_arguments
-from cab.cli.main import main
 from cab.efficiency import protocols, workload
-from cab.efficiency.cost import Cost
+from cab.efficiency.cost import Cost, write_costs
+from cab.efficiency.former import Former
 from cab.efficiency.operations import Operations
 from cab.efficiency.protocols import measure_length
 from cab.efficiency.report import UNCHECKED, tables
@@ -29,12 +29,6 @@ from cab.verification.subject import Subject
 from tests.helpers.fake_subjects import Fake, Scores
 
 SMALL = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=2)
-
-
-def costs_of(path: Path, *arguments: str) -> dict[str, dict[str, str]]:
-    sizes = ["--batch-size", "1", "--embed-dim", "32", "--num-heads", "2", "--repeats", "2", "--device", "cpu"]
-    assert main(["efficiency", *arguments, *sizes, "--no-verify", "--out", str(path)]) == 0
-    return {row["attention"]: row for row in csv.DictReader(path.open(newline=""))}
 
 
 # --- named backends ---
@@ -78,7 +72,7 @@ class OnBackend(Fake):
         ("triton", "", "triton computes none of its operations (square)"),
     ],
 )
-@pytest.mark.parametrize("phase", ["forward", "forward+backward", "forward-graph"])
+@pytest.mark.parametrize("phase", ["forward+backward", "forward-graph"])
 def test_a_named_backend_computes_or_is_unsupported(
     phase: str, backend: str, ran: str, detail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,18 +106,6 @@ def test_a_triton_kernel_has_the_operations_of_its_reference(monkeypatch: pytest
     assert case.operations.flops == 2 * 5 * 8
 
 
-def test_rows_of_the_command(tmp_path: Path) -> None:
-    names = ["gla", "--pattern", "CS", "--lengths", "70", "--kernels", "pytorch", "fla"]
-    rows = costs_of(tmp_path / "costs.csv", *names)
-    assert list(rows) == ["projections", "vanilla", "eager", "gla", "gla@pytorch", "gla@fla"]
-    assert "recurrence=pytorch (fla: not on cuda)" in rows["gla"]["backends"]
-    assert "recurrence=pytorch;" in rows["gla@pytorch"]["backends"]
-    assert rows["gla@pytorch"]["flops"] == rows["gla"]["flops"]
-    refused = {name: rows["gla@fla"][name] for name in ("status", "detail", "seconds", "relative_to_softmax")}
-    reason = "fla does not compute recurrence: not on cuda"
-    assert refused == {"status": "unsupported", "detail": reason, "seconds": "", "relative_to_softmax": ""}
-
-
 def test_backends_of_the_command_are_those_of_the_registry() -> None:
     assert KERNELS == kernels.NAMES
 
@@ -143,18 +125,6 @@ def test_softmax_has_rows_of_its_kernels_on_cuda(monkeypatch: pytest.MonkeyPatch
     assert plan_of("vanilla", "--device", "cuda", "--kernels", "flash") == fused
     assert plan_of("abc", "--device", "cuda", "--protocol", "paper") == ["vanilla", "eager", "abc"]
     assert plan_of("vanilla", "--device", "cpu", "--kernels", "flash") == ["vanilla", "vanilla@flash", "eager"]
-
-
-def test_a_row_of_a_backend_is_verified_with_its_attention(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr("cab.verification.verify_attention", lambda name, *_, **__: asked.append(name) or [])
-    monkeypatch.setattr("cab.records.verified.is_verified", lambda *_: False)
-    command = ["efficiency", "abc", "--kernels", "pytorch", "fla", "--lengths", "5", "--embed-dim", "8"]
-    assert main([*command, "--num-heads", "2", "--repeats", "1", "--device", "cpu", "--csv"]) == 0
-    assert asked == ["vanilla", "eager", "abc"]
-    assert "abc@fla" in capsys.readouterr().out
 
 
 # --- compiled modules and graphs ---
@@ -182,19 +152,6 @@ def test_a_compiled_module_is_called_and_its_operations_are_counted(monkeypatch:
     assert sorted(shape[1] for shape in compiled) == [5] * 5 + [6] * 5
 
 
-def test_rows_of_compiled_modules_are_marked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    compiled: list[str] = []
-    monkeypatch.setattr(nn.Module, "compile", lambda module, **_: compiled.append(type(module).__name__))
-    rows = costs_of(tmp_path / "costs.csv", "vanilla", "--lengths", "5", "--compile")
-    assert compiled == ["Projections", "VanillaAttention", "EagerAttention"]
-    assert {row["compiled"] for row in rows.values()} == {"yes"}
-    assert "torch.compile" in capsys.readouterr().out
-    rows = costs_of(tmp_path / "eager.csv", "vanilla", "--lengths", "5")
-    assert {row["compiled"] for row in rows.values()} == {""}
-
-
 def test_a_graph_has_the_memory_and_operations_of_the_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay calls no operator and allocates nothing."""
     captured: list[object] = []
@@ -211,72 +168,25 @@ def test_a_graph_has_the_memory_and_operations_of_the_forward_pass(monkeypatch: 
 # --- an earlier table ---
 
 
-def test_changes_from_an_earlier_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the time, only those beyond the percentiles of both tables are printed."""
-    before = costs_of(tmp_path / "before.csv", "abc", "linear", "--lengths", "5")
-    lines = (tmp_path / "before.csv").read_text().splitlines()
-    assert "earlier table" not in capsys.readouterr().out
+def test_changes_from_an_earlier_table(tmp_path: Path) -> None:
+    """Of costs with the same setting; the time changes if the percentiles of both tables do not overlap."""
+    before = Cost("abc", "CS", "forward", 5, seconds=2.0, bytes=100, p10=1.0, p90=3.0, dtype="float32")
+    flat = dataclasses.replace(before, attention="flat", p10=2.0, p90=2.0)  # without a spread
+    with (tmp_path / "costs.csv").open("w") as file:
+        list(write_costs([before, flat], file))
+    former = Former.read(tmp_path / "costs.csv")
 
-    def stored(name: str, p10: float, seconds: float, p90: float, size: float) -> str:
-        row = {**before[name], "p10": p10, "seconds": seconds, "p90": p90, "bytes": int(size)}
-        return ",".join(map(str, row.values()))
+    def changed(cost: Cost, seconds: float, **more: Any) -> tuple[float | None, float | None, str]:
+        now = dataclasses.replace(cost, seconds=seconds, bytes=50, p10=seconds - 0.5, p90=seconds + 0.5, **more)
+        compared = former.compare(now)
+        return compared.seconds_vs_former, compared.bytes_vs_former, compared.change
 
-    size = {name: int(row["bytes"]) for name, row in before.items()}
-    rows = [
-        stored("vanilla", 1e-9, 2e-9, 3e-9, size["vanilla"]),
-        stored("eager", 1.0, 2.0, 3.0, size["eager"] * 2),
-        stored("abc", 1e-9, 1e-9, 1e-9, size["abc"]),  # without a spread
-        stored("projections", 1e-9, 2.0, 3.0, size["projections"]),  # wide enough
-    ]
-    (tmp_path / "stored.csv").write_text("\n".join([lines[0], *rows]))
-    plan = ("abc", "linear", "--lengths", "5", "--against", str(tmp_path / "stored.csv"))
-    after = costs_of(tmp_path / "after.csv", *plan)
-    changes = {name: row["change"] for name, row in after.items()}
-    assert changes == {"projections": "", "vanilla": "slower", "eager": "faster", "abc": "", "linear": ""}
-    for name in ("vanilla", "eager", "abc"):
-        former = {"vanilla": 2e-9, "eager": 2.0, "abc": 1e-9}[name]
-        assert float(after[name]["seconds_vs_former"]) == pytest.approx(
-            float(after[name]["seconds"]) / former, rel=1e-4
-        )
-    assert (after["eager"]["bytes_vs_former"], after["abc"]["bytes_vs_former"]) == ("0.5", "1")
-    assert after["linear"]["seconds_vs_former"] == after["linear"]["bytes_vs_former"] == ""
-    output = capsys.readouterr()
-    table = next(block for block in output.out.split("\n\n") if "earlier table" in block)
-    assert [line.split()[0] for line in table.splitlines()[3:]] == ["vanilla", "eager"]
-    assert "the earlier table with" not in output.err
-    other = rows[0].replace(before["vanilla"]["hardware"], "another chip")
-    (tmp_path / "stored.csv").write_text("\n".join([lines[0], other]))
-    costs_of(tmp_path / "after.csv", *plan)
-    assert "the earlier table with another chip" in capsys.readouterr().err
-
-
-def test_the_setting_of_a_former_row_is_that_of_the_row(tmp_path: Path) -> None:
-    costs_of(tmp_path / "before.csv", "vanilla", "--lengths", "5")
-    plan = ("vanilla", "--lengths", "5", "--against", str(tmp_path / "before.csv"))
-    assert costs_of(tmp_path / "same.csv", *plan)["vanilla"]["bytes_vs_former"] == "1"
-    text = (tmp_path / "before.csv").read_text()
-    (tmp_path / "before.csv").write_text(text.replace(",float32,", ",bfloat16,"))
-    assert costs_of(tmp_path / "other.csv", *plan)["vanilla"]["bytes_vs_former"] == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "no costs at"),
-        ("attention,pattern\n", "has no columns"),
-        (
-            "attention,pattern,phase,length,status,seconds,bytes,p10,p90\na,NS,forward,5,oom,,,,\n",
-            "no row of status ok",
-        ),
-    ],
-)
-def test_a_file_without_costs_is_an_error_before_the_measurement(
-    text: str | None, message: str, tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cab.efficiency.benchmark.measure", lambda *_, **__: pytest.fail("measured"))
-    if text is not None:
-        (tmp_path / "costs.csv").write_text(text)
-    refused("efficiency", "vanilla", "--against", str(tmp_path / "costs.csv"), words=[message])
+    assert changed(before, 4.0) == (2.0, 0.5, "slower")
+    assert changed(before, 0.4) == (0.2, 0.5, "faster")
+    assert changed(before, 3.0) == (1.5, 0.5, "")
+    assert changed(flat, 4.0) == (2.0, 0.5, "")
+    for other in ({"dtype": "bfloat16"}, {"length": 6}, {"batch_size": 2}, {"status": "oom"}):
+        assert changed(before, 4.0, **other) == (None, None, "")
 
 
 # --- backends that have not passed ---

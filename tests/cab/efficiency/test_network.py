@@ -10,9 +10,7 @@ import torch
 
 from cab import Pattern
 from cab.cli.main import main
-from cab.efficiency.cost import Cost
 from cab.efficiency.network import NetworkSubject
-from cab.efficiency.report import tables
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
 
@@ -54,13 +52,3 @@ def test_the_command_measures_a_batch_at_every_length(tmp_path: Path, capsys: py
     }
     assert {(row["protocol"], row["phase"], row["status"]) for row in rows} == {("lra", "forward+backward", "ok")}
     assert {row["batch_size"] for row in rows} == {"2"}
-
-
-def test_tables_say_how_many_times_faster_and_smaller() -> None:
-    def cost(name: str, seconds: float, size: int, relative: float) -> Cost:
-        facts = {"protocol": "lra", "batch_size": 2, "embed_dim": 8, "num_heads": 2, "device": "cpu"}
-        return Cost(name, "NS", "forward", 16, seconds, size, relative_to_softmax=relative, **facts)
-
-    text = tables([cost("vanilla", 0.5, 4 << 20, 1.0), cost("linear", 0.25, 1 << 20, 0.5)])
-    assert "linear   4 (2.00)" in text
-    assert "linear   1 (0.25)" in text

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from unittest import mock
 
 import pytest
 import torch
@@ -17,7 +15,7 @@ from cab.efficiency.cost import Cost
 from cab.efficiency.machine import COPIED_BYTES, PRODUCT_SIZE, Machine, under_roof
 from cab.efficiency.operations import Operations, count_operations
 from cab.efficiency.protocols import measure_length, work
-from cab.efficiency.report import ABOVE_ROOF, tables
+from cab.efficiency.report import tables
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, select_attentions
 from cab.efficiency.workload import DECODED, PHASES, make_inputs
@@ -155,23 +153,4 @@ def test_costs_and_tables_have_the_share() -> None:
     subject = AttentionSubject.parse("vanilla")
     costs = list(measure(Plan([subject], [], [Pattern.NS], ["forward"], [16], SMALL)))
     assert all(cost.roof_share > 0 and cost.roof in ("compute", "memory") for cost in costs)
-    table = next(block for block in tables(costs).split("\n\n") if "roof" in block)
-    assert "NS forward: % of the limiting roofline (c compute, m memory)" in table
-    assert "GFLOP/s" in table
-    assert [line.split()[0] for line in table.splitlines()[3:5]] == ["projections", "vanilla"]
-
-
-def test_a_share_above_one_is_explained() -> None:
-    cost = Cost("a", "NS", "forward", 8, seconds=1.0, roof="memory", roof_share=0.9, matmul_rate=1.0, bandwidth=1.0)
-    assert ABOVE_ROOF not in tables([cost])
-    assert ABOVE_ROOF in tables([dataclasses.replace(cost, roof_share=1.3)])
-
-
-def test_a_machine_without_memory_for_its_rates_leaves_out_the_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        Machine, "_time", mock.Mock(side_effect=RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"))
-    )
-    report = mock.Mock()
-    plan = Plan([AttentionSubject.parse("vanilla")], [], [Pattern.NS], ["forward"], [8], SMALL)
-    assert [(cost.status, cost.roof_share) for cost in measure(plan, report=report)] == [("ok", None)] * 2
-    assert "no roofline" in str(report.call_args_list)
+    assert "roof" in tables(costs)

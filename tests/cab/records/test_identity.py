@@ -66,15 +66,10 @@ def test_only_what_differs_from_the_defaults_is_hashed() -> None:
     assert changed(settings({**config, "attention": {"name": "abc", "size": 9}}), defaults)["attention.size"] == 9
 
 
-def identity(
-    attention: dict[str, Any] | None = None,
-    *,
-    data: dict[str, Any] | None = None,
-    modules: dict[str, str] | None = None,
-) -> Identity:
-    """The identity of a run with these options of its attention, data and modules of the project."""
+def identity(attention: dict[str, Any] | None = None, *, modules: dict[str, str] | None = None) -> Identity:
+    """The identity of a run with these options of its attention and modules of the project."""
     config = {"attention": attention or {}, "trainer": {}}
-    return Identity.of(config, Program.recorded({}, modules or {}), data or {}, {})
+    return Identity.of(config, Program.recorded({}, modules or {}), {}, {})
 
 
 def test_a_default_that_changed_is_named_and_an_added_option_is_not() -> None:
@@ -84,11 +79,6 @@ def test_a_default_that_changed_is_named_and_an_added_option_is_not() -> None:
     renamed = {"attention.slots": "attention.size"}
     now = Identity.of({"attention": {"name": "abc", "slots": 9}, "trainer": {}}, Program(), {}, {}, renamed)
     assert differences(earlier, now) == {"configuration": "attention.size was 8, is 9"}
-
-
-def test_of_nested_values_those_that_differ_are_named() -> None:
-    one, other = (identity(data={"books": {"config": None, "a.txt": digest}}) for digest in "12")
-    assert differences(one, other) == {"data": "books.a.txt was 1, is 2"}
 
 
 def test_modules_that_only_one_run_needed_do_not_differ_and_files_of_users_do() -> None:
@@ -103,7 +93,6 @@ def test_modules_that_only_one_run_needed_do_not_differ_and_files_of_users_do() 
     [
         ("cab.runner.processes", "\nMORE = 1\n", True),
         ("cab.runner.processes", "\n# a remark\n", False),
-        ("cab.runner.batches", "\nMORE = 1\n", True),
         ("cab.construction", "\nMORE = 1\n", True),
         ("cab.results.index", "\nMORE = 1\n", False),  # computes no score of a run
     ],

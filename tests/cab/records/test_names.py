@@ -18,14 +18,9 @@ def runs_with(*trainers: dict[str, Any], **config: Any) -> list[Record]:
     return [make_record({"mse": 1.0}, attention="abc", seed=seed, config=of) for seed, of in enumerate(configs, 1)]
 
 
-def test_seeds_with_other_settings_have_another_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_seeds_with_other_settings_have_another_name() -> None:
     rates = [{"learning_rate": rate, "max_steps": 9} for rate in (0.1, 0.1, 0.01)]
     assert names_of_programs(runs_with(*rates)) == ["abc", "abc", "abc [trainer.learning_rate=0.01]"]
-    [text] = caplog.messages
-    assert text == (
-        "mini lstf etth1 multivariate informer NC abc has 1 run with other settings: trainer.learning_rate=0.01; "
-        "separate row"
-    )
     both = runs_with(*rates[:2], {"learning_rate": 0.01, "max_steps": None})
     assert names_of_programs(both)[2] == "abc [trainer.learning_rate=0.01, trainer.max_steps=null]"
 
@@ -81,14 +76,3 @@ def test_reference_results_keep_their_names(caplog: pytest.LogCaptureFixture) ->
 
 def own_code() -> str:
     return make_record({"mse": 1.0}, attention="abc").attention_code[:8]
-
-
-def test_means_over_versions_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    records = [make_record({"mse": 1.0}, attention="abc")]
-    for seed, version in ((1, "2.13.0"), (2, "2.12.0"), (3, "2.13.0")):
-        versions = {"python": "3.11.7", "torch": version}
-        records.append(dataclasses.replace(make_record({"mse": 1.0}, seed=seed), versions=versions))
-    names_of_programs(records)
-    [text] = [text for text in caplog.messages if "different versions" in text]
-    assert text.startswith("means over seeds of different versions (torch was ")
-    assert text.endswith("vanilla")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +33,7 @@ def nested(depth: int) -> Any:
     return {"in": nested(depth - 1)} if depth else 1
 
 
-CELL = make_about().cell
+NAMES = ("task", "dataset", "backbone", "pattern", "preset", "attention")
 MSE = {"name": "mse", "unit": "", "higher_is_better": True}
 
 
@@ -52,13 +49,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert path == tmp_path / f"{record.hash}.json"
     assert Record.read(path) == record
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
-
-
-def test_seeds_share_the_parts_that_are_equal(tmp_path: Path) -> None:
-    one, two = (Record.read(make_record({"mse": 1.0}, seed=seed).write(tmp_path)) for seed in (1, 2))
-    assert all(getattr(one, name) is getattr(two, name) for name in ("versions", "hardware", "data"))
-    assert one.config["task"] is two.config["task"]
-    assert (one.config["seed"], two.config["seed"]) == (1, 2)
 
 
 def test_a_failed_run_has_the_same_keys(tmp_path: Path) -> None:
@@ -84,48 +74,26 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
     [
         ({"schema": 2}, "not a result record of schema 6"),
         ({"schema": 7}, "has schema 7, of a newer version of CAB; upgrade CAB"),
-        ({"schema": 5.0}, "not a result record of schema 6"),
         ({"energy": 3}, "unknown fields: energy"),
-        ({"unpublished_files": [3]}, "unpublished_files.0: Input should be a valid string, got 3"),
-        ({"initial_weights": 3}, "initial_weights: Input should be an object, got 3"),
-        ({"cell": {"task": "lstf"}}, "has no field dataset"),
-        ({"hash": "../outside"}, "its hash is ../outside"),
-        ({"status": "done"}, "status: Input should be 'finished', .* got 'done'"),
-        ({"cell": CELL | {"seed": True}}, "its cell has seed True, its configuration 0"),
-        ({"task_version": 1.5}, "task_version: Input should be a valid integer, got 1.5"),
-        ({"verified": "yes"}, "verified: Input should be a valid boolean, got 'yes'"),
-        ({"started": "yesterday"}, "yesterday"),
-        ({"step": -3}, "step: Input should be greater than or equal to 0, got -3"),
-        ({"metrics": [{"name": "mse"}]}, "metrics.0.unit: Field required"),
-        ({"metrics": [MSE | {"higher_is_better": 1}]}, "metrics.0.higher_is_better: Input should be a valid boolean"),
-        ({"metrics": [MSE | {"value": math.nan}]}, "metrics.0.value: Input should be a finite number, got nan"),
-        ({"metrics": [MSE | {"at_length": 0}]}, "metrics.0.at_length: Input should be greater than 0, got 0"),
-        ({"metrics": [MSE | {"name": "\ud800"}]}, "not a valid result record"),
+        ({"status": "done"}, "status"),
         ({"status": "diverged", "metrics": [MSE | {"value": 1.0}]}, "it has a score, but its status is diverged"),
-        ({"cost": {"params": 1.5}}, "cost.params: Input should be a valid integer, got 1.5"),
-        ({"cost": {"train_seconds": -0.5}}, "cost.train_seconds: Input should be greater than or equal to 0, got -0.5"),
+        ({"verified": "yes"}, "verified"),
+        ({"started": "yesterday"}, "yesterday"),
+        ({"step": -3}, "step"),
+        ({"metrics": [MSE | {"higher_is_better": 1}]}, "higher_is_better"),
+        ({"metrics": [MSE | {"value": math.nan}]}, "metrics.0.value"),
+        ({"metrics": [MSE | {"at_length": 0}]}, "at_length"),
+        ({"metrics": [MSE | {"name": "\ud800"}]}, "not a valid result record"),
+        ({"cost": {"train_seconds": -0.5}}, "train_seconds"),
         ({"cost": {"euros\n\x1e": 1}}, r"euros \\x1e"),
-        ({"baselines": {"naive": {"mse": []}}}, "baselines.naive.mse: Input should be a valid number"),
-        ({"history": [{"step": 1, "loss": math.nan}]}, "history.0.loss.*got nan"),
-        ({"history": [{"loss": 1.0}]}, "has no field step"),
         ({"history": [{"step": 1.5}]}, "a step in its history is not an integer"),
-        ({"revision": {}}, "has no field commit"),
-        ({"config": make_about().config | {"trainer": 3}}, "its trainer is 3, not options"),
         ({"config": nested(500)}, "not a valid result record"),
-        *(
-            ({f"cell__{name}": "other"}, f"its cell has {name} 'ot")
-            for name in ("task", "dataset", "backbone", "preset", "attention")
-        ),
-        ({"cell__pattern": "NS"}, "its cell has pattern 'NS'"),
+        *(({f"cell__{name}": "other"}, f"its cell has {name} 'ot") for name in NAMES),
         ({"cell__seed": 3}, "its cell has seed 3, its configuration 0"),
-        ({"cell__config_variant": 3}, "its engine is"),
         ({"task_version": 99}, "its version of the task is 99, but that is not what its hash"),
         ({"hash": "0" * 16}, r"its hash is 0000000000000000, that of its configuration \w+"),
         ({"changed__made": 8}, "its hash is"),
-        ({"engine": "fairseq"}, "its engine is 'fairseq', that of its configuration 'torch'"),
         ({"config__engine": "fairseq"}, "its engine is 'torch'"),
-        ({"config__task": 3}, "is not a valid result record"),
-        ({"config": {k: v for k, v in make_about().config.items() if k != "attention"}}, "has no field attention"),
     ],
 )
 def test_a_broken_record_is_one_line(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -144,20 +112,11 @@ def test_what_does_not_identify_a_run_can_differ(tmp_path: Path) -> None:
 def test_what_is_no_record_at_all(tmp_path: Path) -> None:
     path = make_record({"mse": 1.0}).write(tmp_path)
     content = json.loads(path.read_text())
-    for name in set(content) - {"schema"}:
-        path.write_text(json.dumps({key: value for key, value in content.items() if key != name}))
-        with pytest.raises(UserError, match=f"has no field {name}"):
+    lacking = [json.dumps({key: content[key] for key in content if key != name}) for name in set(content) - {"schema"}]
+    for text in ("", "[]", "{", "[" * 100_000, '{"schema": 3', "\ud800", *lacking):
+        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        with pytest.raises(UserError, match=r"is not a|has no field"):
             Record.read(path)
-    for text in ("", "[]", "{", "[" * 100_000, '{"schema": 3'):
-        path.write_text(text)
-        with pytest.raises(UserError, match="is not a"):
-            Record.read(path)
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="is not a valid"):
-        Record.read(path)
-    for nothing in (tmp_path / "nothing.json", tmp_path):
-        with pytest.raises(UserError):
-            Record.read(nothing)
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
@@ -165,12 +124,6 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         record.write(tmp_path)
     assert not any(tmp_path.iterdir())
-
-
-def test_records_and_statuses_need_neither_torch_nor_pandas() -> None:
-    modules = "{'torch', 'pandas', 'numpy'} & set(sys.modules)"
-    script = f"import sys, cab.records.record, cab.cli.status; sys.exit(bool({modules}))"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("part", ["metrics", "started", "data", "checksum"])
@@ -199,23 +152,6 @@ def test_what_is_no_number_is_written_as_none(tmp_path: Path) -> None:
     read = Record.read(record.write(tmp_path))
     assert read.baselines == {"naive": {"mse": None}}
     assert read.history == [{"step": 1, "loss": None, "validation": 2.0}]
-
-
-def test_a_record_says_when_it_ended(tmp_path: Path) -> None:
-    before = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
-    record = Record.read(make_record({"mse": 1.0}).write(tmp_path))
-    assert before <= datetime.datetime.fromisoformat(record.ended) <= datetime.datetime.now(datetime.UTC)
-    assert record.started != record.ended
-
-
-def test_many_broken_files_are_a_few_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for number in range(300):
-        (tmp_path / f"{number}.json").write_text("{}")
-    skipped: list[str] = []
-    assert records_in(tmp_path, skipped) == []
-    assert caplog.messages == skipped
-    assert f"{tmp_path / '0.json'} " in skipped[0]
-    assert skipped[5:] == [f"skipped: 295 more files in {tmp_path} without a valid result record"]
 
 
 def test_one_broken_file_stops_no_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -66,12 +66,11 @@ def mutated(original: dict[str, Any], draw: random.Random) -> tuple[tuple[Any, .
 
 
 @pytest.mark.drawn
-@pytest.mark.slow
 def test_a_mutated_record_is_refused_or_equal(tmp_path: Path) -> None:
     """Only what nothing else in a record depends on can differ, and only with a new checksum."""
-    paths = record_paths(REFERENCE_DIRS[1])[::15]
+    paths = record_paths(REFERENCE_DIRS[1])[::50]
     originals = [(path, Record.read(path).to_plain(), load_results(path)) for path in paths]
-    for number in range(1_000 * SCALE):
+    for number in range(200 * SCALE):
         draw = random.Random(f"{SEED} {number}")
         original, content, table = draw.choice(originals)
         changed, is_sealed, text = mutated(content, draw)

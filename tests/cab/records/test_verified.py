@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -104,32 +103,14 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
     assert page.count(">† Leaking<") == 1
     assert page.count(LEGEND) == 1, "in the legend"
     capsys.readouterr()
-    assert main(["leaderboard", "results", "--format", "markdown"]) == 0
-    assert capsys.readouterr().out.count("| † Leaking |") == 1
     assert main(["score", "results"]) == 0
     out, err = capsys.readouterr()
     assert "† Leaking" in out
     assert "† linear" not in out
     assert f"note: {LEGEND}" in err
-    assert main(["score", "results", "--csv"]) == 0
-    rows = csv.DictReader(capsys.readouterr().out.splitlines())
-    assert {row["attention"]: row["verified"] for row in rows} == {"Leaking": "no", "linear": "yes"}
     remember(load_object("leaking.py:Leaking"), "CS")  # verified later
     assert main(["score", "results"]) == 0
     assert "†" not in "".join(capsys.readouterr())
-
-
-def test_an_attention_of_a_file_takes_options_and_is_found_again(
-    capsys: pytest.CaptureFixture[str], file: Path
-) -> None:
-    remember(load_object(str(file) + ":Leaking"), "CS")
-    arguments = [f"attention={file}:Leaking", "attention.share=0.5"]
-    status, _, err = run(capsys, *arguments)
-    assert status == 0
-    assert "cab verify" not in err
-    (path,) = Path("results").glob("*.json")
-    assert Record.read(path).cell["attention"] == "Leaking(share=0.5)"
-    assert "cached" in run(capsys, *arguments)[2]
 
 
 def test_a_run_fails_whose_attention_changes_how_everything_is_scored(
@@ -143,22 +124,6 @@ def test_a_run_fails_whose_attention_changes_how_everything_is_scored(
     assert "the scores of the trivial baselines changed during the run" in err
     (path,) = Path("results").glob("*.json")
     assert Record.read(path).status is Status.FAILED
-
-
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ("leaking.py", "name a class: leaking.py:Class"),
-        ("linears.py:Wide", "linears.py:Wide cannot be used in a network: derive it from cab.Attention"),
-        (
-            "leaking.py:Leaking attention.shre=1",
-            "has no option 'shre' (options: output_gate, share, short_convolution)",
-        ),
-    ],
-)
-def test_mistakes_are_one_line(refused: Callable[..., str], file: Path, target: str, words: str) -> None:
-    (file.parent / "linears.py").write_text("import torch\nclass Wide(torch.nn.Linear): pass\n")
-    refused("run", *CELL, *f"attention={target}".split(), "results_dir=results", words=[words])
 
 
 def test_a_row_is_as_verified_as_the_least_of_its_runs(tmp_path: Path) -> None:

@@ -45,10 +45,8 @@ def forward(
         mask = torch.empty(SIZES[:2], dtype=torch.bool, device="cuda") if padded else None
         if pattern in {"NC", "CC"}:
             source = torch.empty(SIZES, dtype=dtype, device="cuda")
-            counts.launches = counts.bytes = 0
             module(x, source, source, query_padding_mask=mask, key_padding_mask=mask)
         else:
-            counts.launches = counts.bytes = 0
             module(x, query_padding_mask=mask)
     return counts, uses
 

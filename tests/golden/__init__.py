@@ -1,1 +1,0 @@
-"""Stored identities, outputs and checksums: what a change of structure must not change."""

@@ -1,1 +1,0 @@
-"""Put on the path of processes that a test stops; see sitecustomize.py."""
