@@ -27,8 +27,10 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, ob
     "options",
     [
         [],
-        ["seed=7", "attention.num_landmarks=3", "trainer.betas=[0.1,0.2]", "other_attention.CS=local"]
-        + ["results_dir='a b, c'", "logger=wandb", "logger.tags=[x,'y z']"],
+        [
+            *("seed=7", "attention.num_landmarks=3", "trainer.betas=[0.1,0.2]", "other_attention.CS=local"),
+            *("results_dir='a b, c'", "logger=wandb", "logger.tags=[x,'y z']"),
+        ],
     ],
 )
 def test_a_saved_configuration_is_repeated(options, tmp_path, capsys):
