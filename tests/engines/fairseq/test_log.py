@@ -34,8 +34,9 @@ def test_rows_are_those_of_our_engine():
     assert first == {"step": 4, "loss": pytest.approx(6 * BIT), **numbers}
     assert (second["step"], second["loss"], second["validation"]) == (6, 2 * BIT, 3 * BIT)
     assert (third["step"], third["loss"], "validation" in third) == (8, BIT, False)
-    smoothed = Rows(4).read(validation(6, 3.0, valid_nll_loss="2.0"))
-    assert smoothed["validation"] == 2 * BIT, "without the smoothing"
+    log = Rows(4)
+    log.read(validation(6, 3.0, valid_nll_loss="2.0"))
+    assert log.finish()["validation"] == 2 * BIT, "without the smoothing"
 
 
 def test_later_entries_replace_those_of_an_interrupted_run():
