@@ -213,9 +213,9 @@ def test_a_cell_is_of_the_weights_that_it_starts_from(results: Path, tmp_path: P
     other = shutil.copytree(results, tmp_path / "other")
     [record] = other.glob("*.json")
     weights = record.with_suffix("") / "weights.pt"
-    assert cell(results).hash == cell(record).hash
+    usual = cell(record).hash
     weights.write_bytes(weights.read_bytes() + b"\0")
-    assert cell(results).hash != cell(record).hash
+    assert cell(record).hash != usual
     weights.unlink()
     with pytest.raises(UserError, match="has no weights at"):
         cell(record)
