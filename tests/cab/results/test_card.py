@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cab.files.text_table import read_csv
 from cab.records import verified
 from cab.records.names import installed_code
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 from cab.results.card import DEFAULTS, Card, card
 from tests.helpers.command import Command
-from tests.helpers.documents import EXAMPLE
 
 card_of = functools.cache(card)
 """Cards of the code as it is, each built once."""
@@ -41,14 +40,13 @@ def test_every_entry_has_a_whole_card(registry: Registry[Any], name: str) -> Non
         assert [pattern for pattern, _ in rows(found, "Verification")] == list(map(str, entry.patterns))
 
 
-def test_rows_of_the_default_table_are_whole_and_on_their_cards() -> None:
-    with DEFAULTS.open(encoding="utf-8") as file:
-        table = list(csv.DictReader(file))
-    for row in table:
-        assert None not in row, row  # a comma outside of quotes
+def test_a_card_has_the_numbers_of_its_attention() -> None:
+    for row in read_csv(DEFAULTS):
         shown = {part: published for part, _, published, *_ in rows(card_of(row["attention"]), "Default")}
-        is_same = row["default"] == row["published"]
-        assert shown[row["part"]] == ("as published" if is_same else row["published"])
+        assert shown[row["part"]] == ("as published" if row["default"] == row["published"] else row["published"])
+    for name, share in (("vanilla", "100"), ("none", "0")):
+        assert {shown for _, shown, *_ in rows(card_of(name), "Scores")} == {share}
+    assert {ratio for _, _, ratio, *_ in rows(card_of("vanilla"), "Cost")} == {"1.00"}
 
 
 def test_verification_depends_on_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -69,29 +67,8 @@ def test_numbers_of_other_code_are_called_so(monkeypatch: pytest.MonkeyPatch) ->
         assert notes == [["of other code than the installed one"] if is_edited else []] * 2
 
 
-def test_scores_and_costs_are_relative_to_vanilla() -> None:
-    assert {share for _, share, *_ in rows(card("vanilla"), "Scores")} == {"100"}
-    assert {share for _, share, *_ in rows(card("none"), "Scores")} == {"0"}
-    assert {ratio for _, _, ratio, *_ in rows(card("vanilla"), "Cost")} == {"1.00"}
-
-
-def test_text_fits_the_terminal_and_markdown_has_every_section(monkeypatch: pytest.MonkeyPatch, cab: Command) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    text = cab("list", "gated_deltanet").out
-    assert max(map(len, text.splitlines())) <= 100
-    page = cab("list", "gated_deltanet", "--markdown").out
-    for section in card("gated_deltanet").sections:
+def test_a_card_is_printed_with_every_section(cab: Command) -> None:
+    text, page = cab("list", "gated_deltanet").out, cab("list", "gated_deltanet", "--markdown").out
+    for section in card_of("gated_deltanet").sections:
         assert f"\n{section.caption}\n" in text
         assert f"\n## {section.caption}\n" in page
-
-
-def test_an_unknown_name_has_no_card(cab: Command) -> None:
-    assert "did you mean 'lstf'" in cab("list", "lstff", status=2).err
-
-
-@pytest.mark.usefixtures("registers")
-def test_a_class_in_a_file_shows_its_registered_name(tmp_path: Path) -> None:
-    (tmp_path / "gated_mean.py").write_text(EXAMPLE)
-    facts = dict(card(f"{tmp_path}/gated_mean.py:GatedMean").facts)
-    assert facts["Registered name"] == "gated_mean"
-    assert "Registered name" not in dict(card("abc").facts)

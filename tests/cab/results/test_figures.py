@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +9,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.files import PAPER_DIR
-from cab.results.figures import benefit_figure, efficiency_length_figure
+from cab.results.figures import benefit_figure
 
 
 @pytest.mark.slow
@@ -30,21 +29,6 @@ def test_the_published_figures_are_drawn(tmp_path: Path) -> None:
     for path in (tmp_path / "figures").iterdir():
         assert path.read_bytes().startswith(b"%PDF" if path.suffix == ".pdf" else b"\x89PNG")
         assert path.stat().st_size > 5_000
-
-
-def test_always_and_never_differ_and_long_names_are_whole() -> None:
-    long = "attention(window_size=128, num_landmarks=64)"
-    rows = [("a", "time", 0.0), ("a", "memory", 500.0), (long, "time", math.inf), (long, "memory", math.nan)]
-    lengths = pd.DataFrame(rows, columns=["attention", "resource", "length"])
-    figure = efficiency_length_figure(lengths, title="NS forward")
-    (axes,) = figure.axes
-    assert {label.get_text() for label in axes.get_yticklabels()} == {"a", long}
-    bars = {(bar.get_width(), bool(bar.get_hatch())) for bar in axes.patches}
-    assert (0, False) in bars
-    assert (axes.get_xlim()[1], True) in bars
-    assert sorted(text.get_text() for text in axes.texts if text.get_text()) == ["always", "never"]
-    figure.draw_without_rendering()
-    assert min(label.get_window_extent().x0 for label in axes.get_yticklabels()) >= 0
 
 
 def test_bars_are_in_the_order_of_the_legend() -> None:

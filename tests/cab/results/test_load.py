@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from cab.errors import UserError
-from cab.records.files import PAPER_DIR, REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS
 from cab.records.record import Record, records_in
-from cab.results.cells import Anchors, suite_cells
 from cab.results.costs import load_costs
 from cab.results.guards import first_reference
 from cab.results.load import COLUMNS, load, load_results, reduced, rows_of, runs_of
-from cab.results.published import rows
 from cab.results.summarize import metrics_table
-from tests.helpers.command import Command
 from tests.helpers.made_records import make_record
 from tests.helpers.suite_records import (
     CELLS,
@@ -28,21 +24,14 @@ from tests.helpers.suite_records import (
     made_suite as made_suite,
     suite_record,
     value_record,
-    with_config,
 )
 
 CORE, MINI = REFERENCE_DIRS
 HEAD = "pattern,task,backbone,dataset,metric,higher_is_better,attention,value"
+INDEX = "pattern,task,attention,index"
+COSTS = "attention,pattern,phase,length,seconds,bytes"
 CSV = f"{HEAD}\nNS,T,b,d,m,1,café,1\n"
-UNREADABLE = {
-    "utf-16": CSV.encode("utf-16"),
-    "latin-1": CSV.encode("latin-1"),
-    "binary": bytes(range(256)) * 9,
-    "long field": CSV.replace("café", "a" * 140_000).encode(),
-}
-
-
-# --- sources ----------------------------------------------------------------------------------------------------------
+LONG_FIELD = CSV.replace("é", "a" * 140_000).encode()
 
 
 def test_each_source_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,17 +45,6 @@ def test_each_source_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(again) == len(once)
     relative = load_results(["own", tmp_path / "own"])
     assert metrics_table(relative)["seeds"].tolist() == [2]
-
-
-def test_no_source_is_named_after_another(tmp_path: Path) -> None:
-    make_record({"mse": 0.5}).write(tmp_path)
-    frame = load([tmp_path, PAPER_DIR], with_reference=True).frame
-    groups = frame.groupby(["source", "preset"]).size()
-    assert set(groups.index) == {("own", "mini"), ("reference", "mini"), ("published", "published")}
-    for kind, name, column in (("metric", "results.csv", "value"), ("index", "compositional_index.csv", "index")):
-        texts = [row[column] for row in rows(name)]
-        found = frame.loc[(frame["source"] == "published") & (frame["kind"] == kind), "value"]
-        assert [*found] == pytest.approx([float(text or math.nan) for text in texts], abs=0, nan_ok=True)
 
 
 def test_reference_results_are_added(tmp_path: Path) -> None:
@@ -92,27 +70,6 @@ def test_the_first_reference_folder_of_a_place_counts() -> None:
     assert len(kept) < len(frame)
 
 
-def test_the_reference_results_are_of_the_suite() -> None:
-    assert set(load_results(MINI)["dataset"]) <= {cell.dataset for cell in suite_cells()}
-    first, again = ([record for folder in REFERENCE_DIRS for _, record in records_in(folder, [])] for _ in range(2))
-    assert all(one.config is other.config for one, other in zip(first, again, strict=True)), "read once"
-    for record in first:
-        assert record.config["data_root"] is None
-        assert not Path(record.config["results_dir"]).is_absolute(), "a path of the machine that trained it"
-        assert " results_dir=/" not in record.command
-
-
-def test_the_leaderboard_shows_them_alone_where_nothing_was_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cab: Command
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert "| none" in cab("leaderboard", "--with-reference", "--format", "markdown").out
-    cab("leaderboard", "--format", "markdown", status=2)
-
-
-# --- facts of a run ---------------------------------------------------------------------------------------------------
-
-
 def facts(record: Record) -> Mapping[str, object]:
     """The first row of a record."""
     [values, *_] = rows_of([(Path("run.json"), record)])
@@ -133,35 +90,18 @@ def test_training_that_is_unfinished_or_diverges(
     losses: list[float], unfinished: bool, diverged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K of the validation loss is 0 at 2.0 and 100 at 0.0; the budget is that of the cell."""
-    known = made_anchors()
-    anchors = known[CELLS["lstf"].key]
+    anchors = made_anchors()[CELLS["lstf"].key]
     with_loss = dataclasses.replace(anchors, validation={"vanilla": [0.0], "none": [2.0]})
-
-    def found(record: Record, of_cell: Anchors) -> tuple[object, object]:
-        monkeypatch.setattr("cab.results.cells.read_anchors", lambda: known | {CELLS["lstf"].key: of_cell})
-        about = facts(record)
-        assert about["reason"] == ""
-        return about["unfinished"], about["diverged"]
-
+    monkeypatch.setattr("cab.results.cells.read_anchors", lambda: {CELLS["lstf"].key: with_loss})
     record = suite_record("lstf", "abc", 50)
     budget = record.config["trainer"]["max_steps"]
     entries = [{"step": budget * n // 5, "loss": 1.0, "validation": loss} for n, loss in enumerate(losses, 1)]
     record = dataclasses.replace(record, history=entries)
-    for read in (record, reduced(record)):
-        assert found(read, with_loss) == (unfinished, diverged)
-    assert len(reduced(record).history) == 3
     solved = dataclasses.replace(record, cost=dataclasses.replace(record.cost, steps_to_solve=400))
-    assert found(solved, with_loss) == (False, False)
-    assert found(record, anchors) == (False, False), "no anchors of the loss"
-
-
-@pytest.mark.usefixtures("made_suite")
-def test_few_slots_are_noted() -> None:
-    """Four slots for 64 facts; a memory of another kind has no such limit."""
-    assert facts(suite_record("probe", "abc", 10))["slots"] == ""
-    few = suite_record("probe", "abc", 10)
-    few = with_config(few, attention={**few.config["attention"], "num_landmarks": 4})
-    assert facts(few)["slots"] == "4 slots for 64 facts"
+    expected = (unfinished, diverged)
+    for run, of_run in ((record, expected), (reduced(record), expected), (solved, (False, False))):
+        about = facts(run)
+        assert (about["reason"], about["unfinished"], about["diverged"]) == ("", *of_run)
 
 
 @pytest.mark.usefixtures("made_suite")
@@ -173,16 +113,12 @@ def test_a_value_without_k_has_a_reason(value: float) -> None:
     assert (about["reason"], math.isnan(float(str(about["K"])))) == (f"seed 1 has no valid {cell.metric}", True)
 
 
-# --- CSV files --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("read", [load_results, load_costs])
-@pytest.mark.parametrize("name", [*UNREADABLE, "pipe"])
-def test_a_table_that_cannot_be_read_is_one_line(name: str, read: Callable[[Path], object], tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [CSV.encode("utf-16"), CSV.encode("latin-1"), bytes(range(256)) * 9, LONG_FIELD])
+def test_a_table_that_cannot_be_read_is_one_line(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
-    path.write_bytes(UNREADABLE[name]) if name in UNREADABLE else os.mkfifo(path)
+    path.write_bytes(content)
     with pytest.raises(UserError, match=r"table\.csv") as error:
-        read(path)
+        load_results(path)
     assert "\n" not in str(error.value)
 
 
@@ -191,51 +127,50 @@ def test_the_byte_order_mark_of_a_spreadsheet_is_no_text(tmp_path: Path) -> None
     assert load_results(tmp_path / "table.csv")["attention"].tolist() == ["café"]
 
 
-def test_line_breaks_of_names_are_not_printed(tmp_path: Path, cab: Command) -> None:
-    rows = [f'NS,T,b,"d\ne",m,1,{name},{value}' for value, name in enumerate(["vanilla", *"abcd"])]
-    (tmp_path / "table.csv").write_text("\n".join([HEAD, *rows]))
-    assert "  T: m of b d\ufffde\n" in cab("score", tmp_path / "table.csv", "--normalization", "results").out
+MISTAKES = {
+    HEAD: """
+NS,T,b,d,m,maybe,abc,1 -> higher_is_better 1 or 0, got 'maybe'
+NS,T,b,d,m,1,abc,1e39 -> got '1e39'
+NS,T,b,d,m,1,abc,nan -> got 'nan'
+XX,T,b,d,m,1,abc,1 -> line 2: the pattern must be one of NS, CS, NC, CC, got 'XX'
+NS,T,b,d,m,1, ,1 -> line 2: no attention
+NS,T,b,d,m,1,abc -> line 2: 7 values for 8 columns
+NS,all (mine),b,d,m,1,abc,1 -> a task cannot be called 'all'
+NS,T,b,d,m,1,abc,1;NS,T,b,d,m,1,abc,2 -> line 3: the result of line 2 again
+NS,T,b,d,m,1,"abc,1 -> cannot be read as CSV
+""",
+    f"{HEAD},value": "NS,T,b,d,m,1,abc,1,2 -> line 1: the column 'value' occurs more than once",
+    f"{HEAD},seed": """
+NS,T,b,d,m,1,abc,1,-5 -> seed a natural number
+NS,T,b,d,m,1,abc,1,² -> seed a natural number
+""",
+    f"{INDEX},preset": "NS,lm,abc,0.5,paper -> an index of preset paper: only published ones are read",
+    COSTS: """
+ -> contains no costs
+abc,NS,forward,256,fast,1 -> line 2: seconds must be a finite number of at least 0, or empty, got 'fast'
+abc,NS,forward,256,nan,1 -> got 'nan'
+abc,NS,forward,256,1,1e39 -> bytes must be a finite number
+abc,NS,forward,0,1,1 -> line 2: the length must be a positive whole number
+abc,NS,forward,25.6,1,1 -> got '25.6'
+abc,NS,forward,,1,1 -> line 2: no length
+abc,XX,forward,1,1,1 -> line 2: the pattern must be one of NS, CS, NC, CC, got 'XX'
+abc,NS,forward,256,1,1;abc,NS,forward,256,1,1 -> line 3: the costs of line 2 again
+""",
+    f"{COSTS},kind": "abc,NS,forward,256,1,1,peer -> contains no costs",
+    "attention,length,time_ms": "abc,5,1 -> line 2: no column bytes, pattern, phase, seconds; required",
+}
+"""Rows after each header, and words of the error."""
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("NS,T,b,d,m,maybe,abc,1", "higher_is_better 1 or 0, got 'maybe'"),
-        ("NS,T,b,d,m,1,abc,lots", "line 2: .*'lots'"),
-        *((f"NS,T,b,d,m,1,abc,{value}", f"line 2: value must be .*'{value}'") for value in ("1e39", "1e400", "nan")),
-        ('NS,T,b,d,m,1,abc,"0,5"', "line 2: .*'0,5'"),
-        ("XX,T,b,d,m,1,abc,1", "line 2: the pattern must be one of NS, CS, NC, CC, got 'XX'"),
-        ("ns,T,b,d,m,1,abc,1", "line 2: the pattern must be one of"),
-        ("NS,T,b,d,m,1,,1", "line 2: no attention"),
-        ("NS,T,b,d,m,1, ,1", "line 2: no attention"),
-        ("NS,T,b,d,m,1,abc", "line 2: 7 values for 8 columns"),
-        ("NS,T,b,d,m,1,abc,1,9", "line 2: 9 values for 8 columns"),
-        ("NS;T;b;d;m;1;abc;1", "line 2: 1 value for 8 columns"),
-        ("NS,T,b,d,m,1,abc,1\nNS,T,b,d,m,1,abc,2", "line 3: the result of line 2 again"),
-        ('NS,T,b,d,m,1,"abc,1', "table.csv cannot be read as CSV"),
-    ],
+    ("header", "mistake"), [(header, line) for header, lines in MISTAKES.items() for line in lines.split("\n") if line]
 )
-def test_broken_published_rows(tmp_path: Path, line: str, message: str) -> None:
-    assert re.search(message, refusal(tmp_path, f"{HEAD}\n{line}\n"))
-
-
-def refusal(folder: Path, text: str) -> str:
-    """The error for a table with this text."""
-    (folder / "table.csv").write_text(text)
-    with pytest.raises(UserError) as error:
-        load_results(folder / "table.csv")
-    return str(error.value)
-
-
-@pytest.mark.parametrize("seed", ["-5", "1.5", "9" * 450, "one", " 1", "²"])
-def test_a_seed_is_a_natural_number(seed: str, tmp_path: Path) -> None:
-    message = refusal(tmp_path, f"{HEAD},seed\nNS,T,b,d,m,1,abc,1,{seed}\n")
-    assert re.search(r"table\.csv, line 2: .*seed a natural number", message)
-
-
-def test_columns_occur_once(tmp_path: Path) -> None:
-    message = refusal(tmp_path, f"{HEAD},value\nNS,T,b,d,m,1,abc,1,2\n")
-    assert "line 1: the column 'value' occurs more than once" in message
+def test_a_broken_row_is_refused(header: str, mistake: str, tmp_path: Path) -> None:
+    rows, _, words = mistake.partition(" -> ")
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join([header, *filter(None, rows.split(";"))]) + "\n")
+    with pytest.raises(UserError, match=re.escape(words)):
+        (load_results if header.startswith("pattern") else load_costs)(path)
 
 
 def test_values_without_a_preset_count_as_published_with_a_warning(

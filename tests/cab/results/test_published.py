@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from cab.records.files import PAPER_DIR
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
-from cab.registry.tables import tuned_options
+from cab.registry.registries import TASKS
 from cab.results.load import load_results
 from cab.results.published import (
     DIRECTIONS,
@@ -34,9 +34,6 @@ ETT = PARTS[PARTS["dataset"] == "ett"]
 CELLS = list(published_cells())
 
 
-# --- cells ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_row_for_every_published_cell() -> None:
     keys = ["pattern", "task", "backbone", "dataset", "attention"]
     cells = {*PUBLISHED[keys].itertuples(index=False, name=None)}
@@ -52,28 +49,6 @@ def test_every_difference_is_one_of_a_cell() -> None:
         assert row["direction"] in DIRECTIONS
         keys = ("task", "pattern", "backbone", "attention")
         assert any(all(row[key] in ("", getattr(cell, key)) for key in keys) for cell in CELLS), row
-
-
-def test_options_are_those_of_preset_paper(cab: Command) -> None:
-    names = ("mlm", "roberta", "NS", "probsparse")
-    [cell] = [c for c in CELLS if (c.task, c.backbone, c.pattern, c.attention) == names]
-    assert cell.options == "mean_over=length sampled=per_query"
-    assert tuned_options(*names)["mean_over"] == "length"
-    assert len(cab("paper", "differences", "--format", "csv").rows) == len(CELLS)
-
-
-def test_published_names_are_registered() -> None:
-    composites = set(PARTS["dataset"])
-    for file in ("results.csv", "normalization.csv", "corrections.csv", "parts.csv"):
-        for task, of_task in pd.read_csv(PAPER_DIR / file).groupby("task"):
-            assert set(of_task["dataset"]) <= {*TASKS.get(str(task)).datasets, *composites}
-    assert set(PUBLISHED["backbone"]) <= set(BACKBONES.names())
-    assert set(PUBLISHED["attention"]) <= set(ATTENTIONS.names())
-    for file in ("compositional_index.csv", "benefit_of_attention.csv", "differences.csv"):
-        assert set(pd.read_csv(PAPER_DIR / file)["task"].dropna()) <= {*TASKS.names(), "all"}
-
-
-# --- data sets --------------------------------------------------------------------------------------------------------
 
 
 def write_run(folder: Path, published: pd.Series, *, value: float = 1.0, **changes: str) -> None:
@@ -95,30 +70,6 @@ def test_own_rows_of_every_task_join_the_published_ones(task: str, tmp_path: Pat
     joined = own[own["config_variant"] == ""].merge(PUBLISHED, on=NAMES, suffixes=("", "_paper"))
     assert list(joined["dataset"]) == [published["dataset"]]
     assert list(joined["value"]) == [1.0]
-
-
-def test_a_rehearsal_joins_the_published_rows(tmp_path: Path) -> None:
-    """Its generated data replace each data set."""
-    generated = {"dataset": "synthetic", "preset": "smoke", "attention": "abc"}
-    for value, variant in ((1.0, "M"), (2.0, "S")):
-        make_record({"mse": value}, config_variant=variant, **generated).write(tmp_path)
-    text = {"task": "sum", "backbone": "transformer", "pattern": "CS", "config_variant": ""}
-    make_record([make_metric("rouge1", 30.0)], **text, **generated).write(tmp_path)
-    own, paper = with_composites(load_results(tmp_path)), load_results(PAPER_DIR)
-    joined = own.merge(paper, on=NAMES, suffixes=("", "_paper")).set_index("dataset")
-    assert joined["value"].to_dict() == {"ett": 1.5, "weather": 1.5, "ecl": 1.5, "multi_news": 30.0}
-    assert set(joined["data"]) == {"rehearsal"}
-    assert joined["value_paper"].notna().all()
-
-
-def test_a_composite_is_the_mean_over_its_parts_per_seed(tmp_path: Path) -> None:
-    row = PUBLISHED.query("dataset == 'ett'").iloc[0]
-    for number, (name, variant) in enumerate(zip(ETT["part"], ETT["config_variant"], strict=True)):
-        write_run(tmp_path, row, dataset=name, config_variant=variant, value=float(number))
-    results = load_results(tmp_path)
-    composites = with_composites(results)[len(results) :]
-    assert composites[["dataset", "config_variant", "value"]].to_numpy().tolist() == [["ett", "", 2.5]]
-    assert len(with_composites(results[1:])) == 5  # a part is missing
 
 
 def test_a_composite_without_the_score_of_a_part_says_so() -> None:
@@ -143,6 +94,9 @@ def test_own_and_published_means_are_in_one_column_with_deviation_and_seeds(tmp_
     assert found[column].to_dict() == {"paper": 1.0, "published": expected}
     assert found[f"{column}.seeds"].to_dict() == {"paper": 1, "published": pytest.approx(math.nan, nan_ok=True)}
     assert pd.isna(found.loc["paper", f"{column}.sd"])
-    files = pd.read_csv(out / "records.csv")["file"]
-    assert not files.map(lambda name: Path(name).is_absolute()).any()
-    assert all((tmp_path / name).exists() for name in files[files.str.startswith("runs/")])
+    written, results = pd.read_csv(out / "records.csv"), load_results([tmp_path / "runs", PAPER_DIR])
+    assert sorted(written["value"].dropna()) == pytest.approx(sorted(results["value"].dropna()), rel=1e-12)
+    assert len(written) == len(results)
+    files = set(written["file"])
+    assert not any(map(os.path.isabs, files))
+    assert {Path(name).name for name in files} >= {path.name for path in (tmp_path / "runs").iterdir()}

@@ -12,18 +12,15 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from cab.cli.main import main
 from cab.errors import UserError
 from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import hash_of
 from cab.records.record import Status, records_in
 from cab.results.load import load, load_results
 from cab.results.retained import (
-    GAINS,
     MIN_SEEDS,
     Judged,
     baselines_of,
-    by_cell,
     gains_of,
     gains_table,
     judged,
@@ -32,24 +29,15 @@ from cab.results.retained import (
 )
 from cab.results.statistics import Verdict
 from tests.cab.results.conftest import frame_of
-from tests.helpers.command import Command
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, value_record, with_config
 from tools.validity import simulate_statistics as simulation
 
 ANCHORS = {"vanilla": [100.0, 99.9, 100.1], "none": [0.0, 0.1, -0.1]}
 SOLVED = [100.0, 99.0, 100.0]
-KERNELS = REFERENCE_DIRS[0].with_name("cosformer_kernels")
 
 
 def verdicts(**points: list[float]) -> dict[str, Judged]:
     return judged({**ANCHORS, **points})
-
-
-def test_anchors_have_their_k_by_definition_and_neither_interval_nor_verdict() -> None:
-    found = verdicts(abc=SOLVED)
-    assert [(found[name].total.value, found[name].total.variance) for name in ANCHORS] == [(100.0, 0.0), (0.0, 0.0)]
-    assert all(found[name].verdict is None for name in ANCHORS)
-    assert all(map(math.isnan, (*found["vanilla"].interval, found["vanilla"].bound)))
 
 
 @pytest.mark.parametrize(
@@ -88,13 +76,6 @@ def test_the_variance_is_that_of_the_seeds_and_of_the_anchors() -> None:
     assert found.bound == pytest.approx(62 + stats.t.ppf(0.95, degrees) * error)
 
 
-def test_the_bound_is_adjusted_over_the_attentions_of_the_cell() -> None:
-    points = [80.0, 95.0, 99.0]
-    alone, many = (verdicts(**others)["mine"] for others in ({"mine": points}, {"mine": points, "abc": points}))
-    assert alone.interval == many.interval
-    assert alone.bound < many.bound
-
-
 def test_tuned_attentions_are_a_family_of_their_own() -> None:
     known = {"abc": [84.0, 86.0, 88.0], "linear": [10.0, 11.0, 12.0]}
     many = {f"abc{number}(tuned)": known["abc"] for number in range(5)}
@@ -126,65 +107,11 @@ def test_own_results_do_not_change_other_verdicts() -> None:
     assert {name: found.loc[("reference", name), "bound"] for name in known} == {n: alone[n].bound for n in known}
 
 
-def test_columns(made_suite: Path) -> None:
-    """A seed reaches 90; K may be negative; a result without K has the reason."""
-    mixed = [suite_record("lstf", "mixed", k, seed) for seed, k in ((1, 100), (2, 99), (3, 30))]
-    other = suite_record("lstf", "other", 80, data={"rows": 3})
-    frame = pd.concat([frame_of(mixed + seeds("lstf", "worse", -15), made_suite), frame_of([other])])
-    table = gains_table(frame)
-    assert list(table.columns) == GAINS
-    found = table.set_index("attention")
-    names = ["seeds", "reached_90", "source", "ability"]
-    assert found.loc["mixed", names].tolist() == [3, 2, "reference", "periodic copy"]
-    assert found.loc["worse", "K"] == pytest.approx(-15)
-    assert found.loc["other", ["seeds", "source", "verdict"]].tolist() == [0, "own", ""]
-    assert found.loc["other", "note"].startswith("seed 1 has data")
-
-
-def test_the_steps_are_those_of_every_seed(made_suite: Path) -> None:
-    found = gains_table(load_results(made_suite)).query("task == 'lstf'").set_index("attention")
-    assert found.loc["vanilla", "steps"] == 120
-    assert math.isnan(found.loc["none", "steps"]), "one of five seeds"
-
-
-@pytest.mark.usefixtures("made_suite")
-@pytest.mark.parametrize(
-    ("k", "changes", "note"),
-    [
-        (90, {"unfinished": True}, "unfinished"),
-        (90, {"unfinished": True, "diverged": True}, "diverged"),
-        (99, {"unfinished": True}, ""),
-        (90, {"slots": "4 slots for 64 facts"}, "few slots"),
-    ],
-)
-def test_a_lower_bound_is_below_the_ceiling_and_did_not_diverge(k: float, changes: dict[str, Any], note: str) -> None:
-    runs = suite_runs(frame_of(seeds("lstf", "abc", k)))
-    [found] = gains_of(runs.assign(**changes)).query("attention == 'abc'")["note"]
-    assert found == note
-
-
-@pytest.mark.slow
-def test_error_rate_and_power_at_the_sizes_of_the_cells() -> None:
-    """The rates of 200 draws per cell; the error has a standard deviation of 1.5 points."""
-    random = np.random.default_rng(5)
-    rates = {
-        name: simulation.cell_rates(truths, seeds=3, draws=200, random=random)
-        for name, truths in simulation.reference_truths().items()
-    }
-    assert max(rate.error for rate in rates.values()) <= 0.05 + 2 * 0.0154
-    assert np.mean([rate.error for rate in rates.values()]) <= 0.05
-    assert rates["recall CS"].power > 0.7
-    assert rates["recall NS"].power > 0.85
-
-
 @pytest.mark.parametrize(("seeds", "most"), [(3, 0.0), (MIN_SEEDS - 1, 0.0), (14, 0.07)])
 def test_a_learner_that_solves_by_chance_is_not_equivalent(seeds: int, most: float) -> None:
     """If all of 14 seeds solve a cell, the one-sided 95% bound of the chance to solve it is above 0.8."""
     random = np.random.default_rng(2)
     assert simulation.equivalent_share(0.8, seeds, 200, random) <= most
-
-
-# --- runs -------------------------------------------------------------------------------------------------------------
 
 
 def scored(runs: pd.DataFrame) -> dict[str, int]:
@@ -199,7 +126,7 @@ def reasons(runs: pd.DataFrame) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("made_suite")
-def test_runs_with_other_settings_have_no_score(tmp_path: Path, cab: Command, caplog: pytest.LogCaptureFixture) -> None:
+def test_runs_with_other_settings_have_no_score() -> None:
     """A tuned learning rate is not another setting, nor is a newer option with its default."""
     changes: dict[str, dict[str, Any]] = {
         "same": {"trainer": {"newer": 1, "batch_size": 32, "learning_rate": 0.003}},
@@ -223,29 +150,6 @@ def test_runs_with_other_settings_have_no_score(tmp_path: Path, cab: Command, ca
         "newer": start + "trainer.newer=1",
         "lacking": start + "task.hours=null, task.pred_len=null, task.seq_len=null",
     }
-    for run in records[:2]:
-        run.write(tmp_path)
-    main(["score", str(tmp_path), "--check"])
-    assert f"not scored in lstf informer CS: short ({reasons(runs)['short']})" in caplog.messages
-    shown = cab("score", tmp_path, "--score", "K")
-    assert "short" not in shown.out
-    assert f"short: no K in lstf CS: {reasons(runs)['short']}" in shown.err
-
-
-def test_results_none_of_which_is_scored_have_their_reasons(cab: Command) -> None:
-    gains = gains_table(load_results(KERNELS))
-    assert len(gains) > 0
-    assert (gains["seeds"] == 0).all()
-    assert gains["note"].str.startswith("seed ").all()
-    rows = [
-        (row["attention"], row["seeds"], row["reached_90"], row["note"])
-        for row in cab("score", KERNELS, "--score", "K", "--csv").rows
-    ]
-    assert rows == [(name, "0", "0", note) for name, note in zip(gains["attention"], gains["note"], strict=True)]
-    shown = cab("score", KERNELS, "--score", "K")
-    assert shown.out == "no result has K\n"
-    assert f"{gains['attention'][0]}: no K in " in shown.err
-    assert "nan" not in shown.out + shown.err
 
 
 @pytest.mark.usefixtures("made_suite")
@@ -304,9 +208,3 @@ def test_a_seed_without_a_score_leaves_no_k_and_is_counted(status: str) -> None:
     assert gains_table(again).query("attention == 'abc'")["seeds"].tolist() == [3]
     [gain] = gains_table(frame_of([lost])).query("attention == 'abc'").itertuples()
     assert gain.note.startswith("seed 3 ")
-
-
-def test_baselines_of_the_cells_are_in_the_reference_results() -> None:
-    for cell, runs in by_cell(suite_runs(load_results(REFERENCE_DIRS))):
-        names = {cell.trivial_baseline, cell.memory_bounded_baseline} - {""}
-        assert runs.empty or names <= baselines_of(runs, cell.metric).keys(), cell

@@ -14,7 +14,6 @@ from cab.results.index import Scores, order_table, score
 from cab.results.statistics import (
     Estimate,
     Verdict,
-    correlation_interval,
     difference,
     holm,
     judge_pairs,
@@ -146,13 +145,3 @@ def test_orders_of_indices() -> None:
     assert len(found) == 6
     both = scored(*runs(values, pattern="NS"), *runs(values))
     assert list(order_table(both)["pattern"].unique()) == list(both.table["pattern"].unique()) == ["NS", "NC"]
-
-
-@pytest.mark.parametrize("size", [4, 5, 12])
-def test_the_interval_of_a_correlation_is_fishers(size: int) -> None:
-    rng = np.random.default_rng(size)
-    x = rng.normal(size=size)
-    expected = stats.pearsonr(x, x + rng.normal(size=size))
-    low, high = expected.confidence_interval(0.95)
-    assert correlation_interval(expected.statistic, size) == pytest.approx((low, high))
-    assert all(map(math.isnan, (*correlation_interval(0.5, 3), *correlation_interval(1.0, size))))

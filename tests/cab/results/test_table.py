@@ -6,15 +6,8 @@ import math
 
 import pandas as pd
 
-from cab.results.formats import Cell, gain, numbers
+from cab.results.formats import gain, numbers
 from cab.results.table import Column, Row, Table
-
-
-def test_each_reason_is_given_once_with_all_that_it_concerns() -> None:
-    paper = "not given in the paper"
-    hints = [paper, f"{paper}: lm ppl", "no index", f"{paper}: sum rouge1"]
-    table = Table([*map(Row, "abcd")], [Column("index", [Cell(hint=hint) for hint in hints])])
-    assert table.reasons == ["-: not given in the paper: lm ppl, sum rouge1; no index"]
 
 
 def test_every_form_of_a_table_has_the_same_texts() -> None:

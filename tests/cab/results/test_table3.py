@@ -8,17 +8,14 @@ import math
 import random
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cab.records.files import PAPER_DIR
-from cab.records.identity import Program
 from cab.results.load import load_results
 from cab.results.published import rows as rows_of
-from cab.results.table3 import side_by_side, tables
+from cab.results.table3 import side_by_side
 from tests.helpers.command import Command
 from tests.helpers.made_records import make_record
 
@@ -159,86 +156,12 @@ def test_a_value_needs_all_its_parts_and_names_the_missing_ones(tmp_path: Path) 
 def test_copies_other_data_and_generated_data_change_no_value(tmp_path: Path, cab: Command) -> None:
     """A folder that is named twice, a run on other data, and runs on generated data alongside those on real data."""
     once, other = tmp_path / "once", tmp_path / "other"
-    write_ett(once)
+    for (dataset, variant), seed in itertools.product(PARTS["ett"], (1, 2)):
+        cell = {"dataset": dataset, "config_variant": variant, "seed": seed, **PAPER_PRESET}
+        make_record({"mse": 0.3 + seed / 100}, **cell).write(once)
     make_record({"mse": 9.0}, dataset="ettm1", config_variant="S", **PAPER_PRESET, seed=3, data=OTHER).write(other)
     for variant in ("M", "S"):
         make_record({"mse": 9.0}, dataset="synthetic", config_variant=variant, **PAPER_PRESET, seed=1).write(other)
     for folders in ([once], [once, once, other]):
         value = r"NC,lstf,ett,informer,mse,vanilla,False,real,0.315000,0.007071,2,"
         assert value in cab("paper", "table3", *folders, *AS_CSV).out
-
-
-def test_probes_make_no_rehearsal_real(tmp_path: Path) -> None:
-    """The data sets of task probe are generated, but have other names."""
-    for variant in ("M", "S"):
-        make_record({"mse": 0.5}, dataset="synthetic", config_variant=variant, preset="smoke").write(tmp_path)
-    recall = {"task": "probe", "dataset": "recall", "config_variant": "", "backbone": "mixer", "pattern": "NS"}
-    make_record({"accuracy": 0.5}, **recall, preset="smoke").write(tmp_path)
-    frame = side_by_side(load_results(tmp_path))
-    assert set(frame["data"]) == {"rehearsal"}
-    assert frame["own"].notna().sum() > 0
-
-
-@pytest.mark.parametrize(("arguments", "words"), [(["."], "no valid result in"), (["--pattern", "XX"], "pattern 'XX'")])
-def test_invalid_arguments_are_named(arguments: list[str], words: str, refused: Callable[..., str]) -> None:
-    refused("paper", "table3", *arguments, words=[words])
-
-
-def test_seeds_of_other_code_are_averaged_if_accepted(tmp_path: Path, cab: Command) -> None:
-    write_ett(tmp_path, program=lambda seed: Program({"made": "code"}, {"backbones.informer": f"code {seed}"}))
-    output = cab("paper", "table3", tmp_path, *AS_CSV, "--accept-code").out
-    assert "vanilla [mixed code],False,real,0.315000,0.007071,2," in output
-
-
-def write_ett(folder: Path, program: Callable[[int], Program] | None = None) -> None:
-    """Two seeds of every part of ETT."""
-    for (dataset, variant), seed in itertools.product(PARTS["ett"], (1, 2)):
-        cell = {"dataset": dataset, "config_variant": variant, "seed": seed, **PAPER_PRESET}
-        make_record({"mse": 0.3 + seed / 100}, **cell, **({"program": program(seed)} if program else {})).write(folder)
-
-
-@pytest.mark.parametrize("generated", [False, True])
-def test_own_values_do_not_depend_on_published_ones_in_the_same_call(
-    tmp_path: Path, cab: Command, *, generated: bool
-) -> None:
-    """Nor the printed ones on own results, of a rehearsal as well; printed values are never own."""
-    load(tmp_path, own_rows(2, generated=generated))
-    own = tmp_path / "own.csv"
-    first, together, again, alone = (
-        cab("paper", "table3", *sources, *AS_CSV)
-        for sources in ([own], [own, PAPER_DIR], [PAPER_DIR, own], [PAPER_DIR])
-    )
-    assert first.out == together.out == again.out
-    assert {row["own"] for row in alone.rows} == {""}
-    key = (*TERM, "attention", "published")
-    shown, printed = ({tuple(row[name] for name in key) for row in each.rows} for each in (together, alone))
-    assert printed <= shown
-    indices = {
-        (row["pattern"], row["task"], row["attention"]): row["index"] for row in rows_of("compositional_index.csv")
-    }
-    for row in (row for row in together.rows if row["metric"] == "index" and row["published"]):
-        assert float(row["published"]) == float(indices[row["pattern"], row["task"], row["attention"]])
-
-
-@pytest.mark.parametrize(("style", "start"), [("text", "Table 3a (NS)"), ("markdown", "**Table 3a"), ("latex", "% ")])
-def test_without_results_the_published_table_is_printed(style: str, start: str, cab: Command) -> None:
-    output = cab("paper", "table3", "--format", style).out
-    assert output.startswith(start)
-    assert output.count("Table 3") == 4
-    assert "0.978" in output
-
-
-def test_a_header_has_the_task_the_data_set_of_lstf_and_the_network_of_tts() -> None:
-    headers = [[column.label for column in part.columns] for part in tables(side_by_side(load_results([])))]
-    assert {"lstf ett: mse", "lstf weather: mae", "pcc: cd_l1", "index"} <= set(headers[2])
-    assert {"mlm: ppl", "fastspeech2: mcd", "transformer_tts: mcd"} <= set(headers[0])
-    assert "lm: ppl" in headers[1]
-
-
-def test_own_rows_stand_above_the_published_ones(tmp_path: Path) -> None:
-    shown = next(tables(side_by_side(load(tmp_path, own_rows(2)))))
-    labels = [row.label for row in shown.rows]
-    assert labels[:4] == ["vanilla", "  published", "  difference", "local"]
-    assert labels[-1] == "mine"
-    assert [cell.text for cell in shown.columns[-1].cells[:4]] == ["2", "", "", "2"]
-    assert " ± " in shown.columns[0].cells[0].text
