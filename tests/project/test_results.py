@@ -38,7 +38,7 @@ def test_every_file_is_named_by_another() -> None:
     """Data, helpers, scripts and pictures that no program, test or page names are leftovers."""
     named_in: dict[str, set[Path]] = defaultdict(set)
     for path in committed("**/*"):
-        if path.suffix in READERS:
+        if path.suffix in READERS and path.is_file():
             for word in {*re.findall(r"[\w-]+", path.read_text())}:
                 named_in[word].add(path)
     files = [path for path in committed(*FILES) if path.name != "README.md"]

@@ -293,7 +293,7 @@ STORIES = [
     "stop SIGINT step-00000006.ckpt, run -> resuming from step 4",
     "stop SIGKILL end, edit, run, run force",
     "run, stop SIGTERM step-00000006.ckpt retry, run, run retry -> resuming from step 7",
-    "run, stop SIGKILL step-00000006.ckpt force, run, has step-00000004.ckpt, compete, run force -> resuming from step 4",
+    "run, stop SIGKILL step-00000006.ckpt force, run, has step-00000004.ckpt, compete, run force -> from step 4",
     "stop SIGKILL step-00000006.ckpt, edit, run -> starts again from step 0",
     "fail oom, run, run oom -> resuming from step 2",
     "fail crash, run oom, run retry -> resuming from step 2",
