@@ -11,11 +11,11 @@ import dataclasses
 import gc
 import math
 import re
+import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -33,63 +35,37 @@ from cab.config.compose import compose
 from cab.efficiency import gpu
 from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import Cost, write_costs
-from cab.efficiency.machine import Machine
+from cab.efficiency.machine import Machine, seconds
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import FUSED, AttentionSubject
 from cab.efficiency.third_party import find_implementations
+from cab.efficiency.workload import capture_graph
 from cab.errors import Preempted, first_line
 from cab.files.text_table import read_csv
 from cab.patterns import Pattern
-from cab.recipe import matmul_precision
 from cab.registry.build import make_attention
-from cab.runner.calibration import train_first_steps
 from cab.runner.cell import Cell
-from cab.runner.engine import make_initial_backbone
+from cab.runner.engine import Run, StepObserver, find_engine, make_initial_backbone
 from cab.runner.evaluation import DeviceBatches
+from cab.runner.processes import Processes
 from cab.runner.provenance import hardware, revision, versions
 from cab.runner.run import run_cell
 from cab.spec import Spec
 from cab.verification.kernels import LENGTHS, MARGIN, Agreement, agreements
 from cab.verification.suite import subject_of
 from tools.gpu.supervisor import Row
+from tools.gpu.tuning import tune_quickly
 from tools.validity.rollout import DTYPES, ledger
 
 PAPER_VOCABULARY = 48520
 """Entries of the dictionary of PG-19."""
 
 
-CANDIDATES = 16
-"""Candidates of a Triton kernel that are compiled, evenly spaced in its list of up to 60, on all cores at once.
-
-Compiled one after another, they take minutes per attention. Each is timed for 20 ms.
-"""
-
-
-def _tune_quickly() -> None:
-    from triton.runtime._async_compile import AsyncCompileMode
-    from triton.runtime.autotuner import Autotuner
-    from triton.testing import do_bench
-
-    prune: Any = Autotuner.prune_configs
-
-    def prune_configs(tuner: Any, arguments: dict[str, Any]) -> Any:
-        candidates = list(prune(tuner, arguments))
-        candidates = candidates[:: math.ceil(len(candidates) / CANDIDATES)]
-        named = tuner.nargs | {name: value for name, value in arguments.items() if name != "warmup"}
-        with ThreadPoolExecutor() as cores, AsyncCompileMode(cores, ignore_errors=True):
-            for candidate in candidates:
-                tuner.fn.warmup(**named, **candidate.all_kwargs())
-        return candidates
-
-    Autotuner.prune_configs = prune_configs
-    Autotuner.do_bench = partial(do_bench, warmup=5, rep=20)
-
-
 def start(device: str) -> None:
     """Prepare the process."""
     if device == "cuda":
         if find_spec("triton") is not None:
-            _tune_quickly()
+            tune_quickly()
         gpu.POWER_SECONDS = 0.1  # every attention is measured in several tables
         torch.cuda.synchronize()
 
@@ -120,21 +96,75 @@ def machine(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
     return [{"fact": name, "value": str(value)} for name, value in facts.items()]
 
 
-def roofs(item: str, device: str, folder: Path) -> Iterator[Row]:  # noqa: ARG001
-    """Yield measured rates of copies and of products by precision."""
+def roofs(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
+    """Return measured rates: of copies and products, of launches, or of softmax attention by backend."""
+    measured = {"rates": _product_rates, "launches": _launches, "softmax": _softmax_rates}
+    rates: Iterable[tuple[str, float | None, str]] = measured[item](device)
+    return [{"rate": name, "value": value, "unit": unit} for name, value, unit in rates]
+
+
+def _product_rates(device: str) -> Iterator[tuple[str, float, str]]:
     rates = {precision: _rates(precision, device) for precision in ("bf16", "tf32", "float32")}
     for precision, measured in rates.items():
-        yield {"rate": f"products, {precision}", "value": measured["matmul_rate"] / 1e12, "unit": "TFLOP/s"}
-    yield {"rate": "copies", "value": rates["float32"]["bandwidth"] / 1e9, "unit": "GB/s"}
+        yield f"products, {precision}", measured["matmul_rate"] / 1e12, "TFLOP/s"
+    yield "copies", rates["float32"]["bandwidth"] / 1e9, "GB/s"
 
 
 def _rates(precision: str, device: str) -> dict[str, float]:
     """Return the rates of :class:`Machine` in bf16, tf32 or float32."""
     sampled = Machine(Setting(device=device, dtype="bfloat16" if precision == "bf16" else "float32"))
-    with matmul_precision("high" if precision == "tf32" else "highest"):
+    with _float32_products("high" if precision == "tf32" else "highest"):
         for _ in range(3):
             sampled.sample()
     return sampled.rates()
+
+
+@contextlib.contextmanager
+def _float32_products(precision: str) -> Iterator[None]:
+    """Set the precision of products in float32 within the block: highest, or high for TF32."""
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def _launches(device: str, count: int = 1000) -> Iterator[tuple[str, float, str]]:
+    """Yield the time per kernel of one element, launched one by one and as a graph."""
+    x = torch.zeros(1, device=device)
+
+    def call() -> None:
+        for _ in range(count):
+            x.add_(1)
+
+    for name, timed in (("launch", call), ("launch in a graph", capture_graph(call))):
+        timed()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        timed()
+        torch.cuda.synchronize()
+        yield name, 1e6 * (time.perf_counter() - begin) / count, "us"
+
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+
+
+def _softmax_rates(device: str) -> Iterator[tuple[str, float | None, str]]:
+    batch, heads, length, width = (4, 8, 8192, 64) if device == "cuda" else (1, 1, 256, 64)
+    q, k, v = (torch.randn(batch, heads, length, width, device=device, dtype=torch.bfloat16) for _ in range(3))
+    operations = 2 * batch * heads * length**2 * width  # causal: half of the pairs
+    for name in BACKENDS if device == "cuda" else ("flash",):
+        with sdpa_kernel(BACKENDS[name]):
+            call = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
+            try:
+                call()
+                yield f"softmax, {name}", operations * 10 / seconds(call, 10, device) / 1e12, "TFLOP/s"
+            except RuntimeError as error:  # not available
+                yield f"softmax, {name}", None, first_line(error)
 
 
 # --- correctness ------------------------------------------------------------------------------------------------------
@@ -335,8 +365,8 @@ def _cells(cost: Cost) -> dict[str, object]:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 TRAINED = {
-    "float32": ("trainer.precision=32-true", "trainer.float32_matmul_precision=highest"),
-    "tf32": ("trainer.precision=32-true", "trainer.float32_matmul_precision=high"),
+    "float32": ("trainer.precision=32-true",),
+    "tf32": ("trainer.precision=32-true",),
     "bf16": ("trainer.precision=bf16-mixed",),
     "compiled": ("trainer.precision=bf16-mixed", "trainer.compile=true"),
 }
@@ -352,7 +382,8 @@ def lm(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
     cell, steps = lm_cell(attention, TRAINED[precision], device), 20
     if device == "cpu":
         cell, steps = _cell(["task=lm", "pattern=CS", f"attention={attention}", "preset=smoke"], device), 4
-    row = {"attention": attention, "precision": precision, **_train(cell, steps, device)}
+    with _float32_products("high" if precision == "tf32" else "highest"):
+        row = {"attention": attention, "precision": precision, **_train(cell, steps, device)}
     rate = row.pop("FLOP") / row["ms per step"] / 1e9  # type: ignore[operator]
     peak = _rates({"compiled": "bf16"}.get(precision, precision), device)["matmul_rate"] / 1e12
     return [{**row, "TFLOP/s": rate, "of products": rate / peak}]
@@ -378,8 +409,7 @@ def tasks(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
 
 def _cell(overrides: Sequence[str], device: str) -> Cell:
     """Return the cell of a run on generated data, which are loaded."""
-    never = "trainer.checkpoint_every=1000000"  # a checkpoint reads every weight
-    cell = Cell.from_config(compose([*overrides, "dataset=synthetic", f"device={device}", never]))
+    cell = Cell.from_config(compose([*overrides, "dataset=synthetic", f"device={device}"]))
     cell.task.setup(None)
     return cell
 
@@ -405,10 +435,25 @@ def _train(cell: Cell, steps: int, device: str) -> dict[str, object]:
         if is_cuda and warm and step in (timed, steps):
             profiler.stop() if step == steps else profiler.start()
 
-    backbone = make_initial_backbone(cell)
-    operations = _operations(cell, backbone, torch.device(device)) if warm else 0
-    with _synchronizations(device) as found:
-        train_first_steps(cell, backbone, steps, note, device=cell.config.device)
+    trainer = dataclasses.replace(
+        cell.config.trainer,
+        checkpoint_selection="last",
+        checkpoint_every=steps + 1,  # a checkpoint reads every weight
+        validate_every=None,
+        patience=None,
+        stop_at=None,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        observed = Cell(dataclasses.replace(cell.config, trainer=trainer, results_dir=Path(folder)))
+        vars(observed)["task"] = cell.task  # whose data are loaded
+        engine, where = find_engine(cell.config.engine), torch.device(device)
+        run = Run(observed, "", engine, where, Processes(), observer=StepObserver(steps, note))
+        run.folder.mkdir()
+        backbone = make_initial_backbone(observed)
+        operations = _operations(observed, backbone, where) if warm else 0
+        backbone.to(where)
+        with run.open_files, _synchronizations(device) as found:
+            engine.train(run, backbone)
     row: dict[str, object] = {"steps": steps}
     if warm:
         time_per_step = 1e3 * (marks[timed] - marks[warm]) / (timed - warm)

@@ -3,7 +3,7 @@
 A worker process imports the project once and measures one item after another: an attention, a task, a precision. This
 process only watches it. An item that fails, crashes the process or exceeds the time of its step is recorded with its
 rows so far, and the next one starts. The archive ``OUT/gpu.tar.gz`` is replaced after every item. The tables are
-printed at the end, the last ones if there are too many.
+printed at the end, the most important one last.
 
 docs/internals/gpu-kernels.md lists the steps.
 """
@@ -87,7 +87,7 @@ RUNS = tuple(
 """The published value is a mean over six parts; the runs of a seed give one value per attention."""
 STEPS = {
     "machine": Step("machine and versions", 5, ("all",), ("all",)),
-    "roofs": Step("measured rates of the machine", 20, ("all",), ("all",)),
+    "roofs": Step("measured rates of the machine", 20, ("rates", "launches", "softmax"), ("rates", "softmax")),
     "correctness": Step("errors in bfloat16 against float64", 90, CHECKED, ("layer gla", "kernels gla")),
     "kernels": Step("backends that differ from attentions/backends.csv", 40, ("CS", "NS", "NC", "CC", "flex"), ("CS",)),
     "costs": Step("time in milliseconds", 160, ("vanilla", *RECURRENT, "local"), ("vanilla", "gla")),
@@ -97,7 +97,12 @@ STEPS = {
         ("vanilla bf16", "gla bf16", "vanilla tf32", "vanilla compiled", "vanilla float32"),
         ("vanilla float32", "gla float32"),
     ),
-    "tasks": Step("training steps of each task", 40, TASKS, TASKS),
+    "tasks": Step(
+        "training steps of each task",
+        40,
+        TASKS,
+        TASKS,
+    ),
     "decoding": Step("decoding in milliseconds per token", 40, ("vanilla", *RECURRENT), ("vanilla", "gla")),
     "rollout": Step("distances of steps, chunks and batches from one call", 20, ("vanilla", *RECURRENT), ("gla",)),
     "table3": Step("Table 3, LSTF NC on ETT", 500, RUNS, RUNS[:6]),
@@ -105,6 +110,19 @@ STEPS = {
 """In the order in which they are measured."""
 FIRST = tuple(name for name in STEPS if name != "table3")
 """The steps without a choice."""
+PRINTED_FROM_LEAST = (
+    "machine",
+    "tasks",
+    "kernels",
+    "rollout",
+    "decoding",
+    "correctness",
+    "roofs",
+    "lm",
+    "costs",
+    "table3",
+)
+"""Tables by importance; the last lines of a log are the ones that are always kept."""
 
 
 @dataclass
@@ -129,7 +147,7 @@ class Results:
             write_table(self.folder / f"{step}.csv", self.rows[step])
 
     def report(self) -> str:
-        """Return all tables within :data:`PRINTED` characters; the first ones are left out."""
+        """Return all tables within :data:`PRINTED` characters, the most important one last."""
         counts = {name: [row["status"] for row in self.items if row["step"] == name] for name in STEPS}
         overview = [[name, len(given), given.count("ok")] for name, given in counts.items() if given]
         failed = [[*list(row.values())[:4], str(row["error"])[:150]] for row in self.items if row["status"] != "ok"]
@@ -137,7 +155,7 @@ class Results:
         texts = [text_table(["step", "items", "ok"], overview)]
         texts += [text_table(["step", "item", "status", "seconds", "error"], failed)] if failed else []
         left, tables = PRINTED - sum(len(text) + 2 for text in texts), []
-        for name in reversed(STEPS):
+        for name in reversed(PRINTED_FROM_LEAST):
             if name in self.rows:
                 text = f"{name}: {STEPS[name].title}\n{table_of(self.rows[name])}"
                 text = text if len(text) + 2 <= left else f"{name}: see {name}.csv in {ARCHIVE}"

@@ -74,8 +74,9 @@ def python(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("script", "words", "variables", "expected"),
     [
+        ("gpu.sh", [], {"BUDGET": "100"}, "build --device cuda --seconds N --steps"),
         ("gpu.sh", ["--cpu", "OUT"], {}, "OUT --device cpu --seconds N --steps"),
-        ("gpu.sh", ["OUT"], {"STEPS": "roofs lm", "BUDGET": "100"}, "OUT --device cuda --seconds N --steps roofs lm"),
+        ("gpu.sh", ["OUT"], {"STEPS": "roofs lm"}, "OUT --device cuda --seconds N --steps roofs lm"),
         ("gpu_train.sh", ["--cpu"], {"STEPS": "lm"}, "build --device cpu --seconds N --steps table3"),
     ],
 )

@@ -10,22 +10,80 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tools.gpu import measurements, supervisor
-from tools.gpu.supervisor import STEPS, Results, Step
+from cab import Pattern
+from cab.registry.registries import ATTENTIONS, TASKS
+from tools.gpu import supervisor
+from tools.gpu.supervisor import STEPS, Results, Step, Worker
 
 ROOT = Path(__file__).parents[3]
 MEASUREMENTS = "tests.helpers.gpu_measurements"
+LONG = 600.0
 
 
-def call(tmp_path: Path) -> list[str]:
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    monkeypatch.setattr(supervisor, "GRACE", 1)
+    worker = Worker(MEASUREMENTS, "cpu", tmp_path)
+    yield worker
+    worker.stop()
+
+
+def measure(worker: Worker, item: str, seconds: float = LONG) -> tuple[str, object, str]:
+    """Status, process and error of an item."""
+    worker.start(LONG)
+    status, rows, error = worker.measure("costs", item, seconds)
+    return status, rows[0]["process"] if rows else None, error
+
+
+def test_items_of_all_steps_share_a_process(worker: Worker, tmp_path: Path) -> None:
+    status, first, _ = measure(worker, "gla")
+    assert (status, measure(worker, "ssd")) == ("ok", ("ok", first, ""))
+    assert (tmp_path / "log.txt").read_text() == "imported for cpu\n"
+
+
+def test_an_item_that_fails_has_its_traceback_and_the_next_runs_in_the_same_process(worker: Worker) -> None:
+    _, first, _ = measure(worker, "gla")
+    status, _, error = measure(worker, "fails")
+    assert status == "failed"
+    assert error.startswith("Traceback")
+    assert error.endswith("last line\n")
+    assert measure(worker, "gla")[1] == first
+
+
+@pytest.mark.parametrize(("item", "status"), [("crashes", "crashed"), ("breaks the GPU", "GPU lost")])
+def test_the_next_item_of_a_lost_process_has_a_new_one(item: str, status: str, worker: Worker) -> None:
+    _, first, _ = measure(worker, "gla")
+    found, _, error = measure(worker, item)
+    assert found == status
+    assert f"status {-signal.SIGSEGV}" in error or "illegal memory access" in error
+    status, other, _ = measure(worker, "gla")
+    assert status == "ok"
+    assert other != first
+
+
+def test_an_item_out_of_time_is_interrupted(worker: Worker) -> None:
+    _, first, _ = measure(worker, "gla")
+    assert measure(worker, "hangs after a row", 0.2)[:2] == ("out of time", first)
+    assert measure(worker, "gla") == ("ok", first, "")
+
+
+def test_an_item_that_ignores_the_interrupt_is_killed(worker: Worker, tmp_path: Path) -> None:
+    _, first, _ = measure(worker, "gla")
+    assert measure(worker, "ignores signals", 1) == ("out of time", None, "killed after 1 s")
+    assert (tmp_path / "ignores.txt").exists()
+    status, other, _ = measure(worker, "gla")
+    assert status == "ok"
+    assert other != first
+
+
+def call(tmp_path: Path, *arguments: str) -> list[str]:
     options = {"--device": "cpu", "--folder": str(tmp_path / "work"), "--measurements": MEASUREMENTS}
-    return [str(tmp_path / "out"), *(word for option in options.items() for word in option)]
+    return [str(tmp_path / "out"), *(word for option in options.items() for word in option), *arguments]
 
 
 def members(tmp_path: Path) -> dict[str, str]:
@@ -35,36 +93,45 @@ def members(tmp_path: Path) -> dict[str, str]:
         return {entry.name: archive.extractfile(entry).read().decode() for entry in archive}  # type: ignore[union-attr]
 
 
-def test_items_that_fail_crash_or_hang_cost_only_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A process ends with an item that breaks it; one out of time keeps its rows; the archive has no checkpoints."""
-    items = ("gla", "fails", "ssd", "crashes", "kda", "breaks the GPU", "hangs after a row", "ignores signals")
-    monkeypatch.setattr(supervisor, "STEPS", {"costs": Step("costs", 1, (), items)})
-    monkeypatch.setattr(supervisor, "GRACE", 1)
-    monkeypatch.setattr(supervisor.Worker, "measure", limited(supervisor.Worker.measure))
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "weights.pt").write_text("")
-    assert supervisor.main([*call(tmp_path), "--steps", "costs"]) == 1
+@pytest.fixture
+def _two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = {"costs": Step("costs", 1, (), ("gla", "fails", "ssd")), "machine": Step("machine", 1, (), ("all",))}
+    monkeypatch.setattr(supervisor, "STEPS", steps)
+    monkeypatch.setattr(supervisor, "FIRST", tuple(steps))
+
+
+@pytest.mark.usefixtures("_two_steps")
+def test_one_archive_has_all_tables_errors_and_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step without a function fails like any other."""
+    assert supervisor.main(call(tmp_path)) == 1
     files = members(tmp_path)
-    assert [*files] == [
-        f"gpu/{name}" for name in ("costs.csv", "errors.txt", "ignores.txt", "items.csv", "log.txt", "report.txt")
-    ]
-    found = [row["status"] for row in csv.DictReader(files["gpu/items.csv"].splitlines())]
-    assert found == ["ok", "failed", "ok", "crashed", "ok", "GPU lost", "out of time", "out of time"]
-    rows = {row["attention"]: row["process"] for row in csv.DictReader(files["gpu/costs.csv"].splitlines())}
-    assert [*rows] == ["gla", "ssd", "kda", "hangs after a row"]
-    assert rows["gla"] == rows["ssd"] != rows["kda"] != rows["hangs after a row"]
+    assert [*files] == [f"gpu/{name}" for name in ("costs.csv", "errors.txt", "items.csv", "log.txt", "report.txt")]
+    assert [row["attention"] for row in csv.DictReader(files["gpu/costs.csv"].splitlines())] == ["gla", "ssd"]
+    assert [row["status"] for row in csv.DictReader(files["gpu/items.csv"].splitlines())] == [
+        "ok", "failed", "ok", "failed",
+    ]  # fmt: skip
     assert files["gpu/errors.txt"].count("Traceback") == 2
-    assert capsys.readouterr().out.endswith(files["gpu/report.txt"])
+    printed = capsys.readouterr().out
+    assert printed.endswith(files["gpu/report.txt"])
+    assert "costs fails: failed" in printed
 
 
-def limited(measure: Callable[..., Any]) -> Callable[..., Any]:
-    """Let items that do not end have five seconds."""
-    return lambda self, step, item, seconds: measure(self, step, item, 5 if item[:2] in ("ha", "ig") else seconds)
+@pytest.mark.usefixtures("_two_steps")
+def test_named_steps_alone_are_measured(tmp_path: Path) -> None:
+    assert supervisor.main(call(tmp_path, "--steps", "machine")) == 1
+    assert "gpu/costs.csv" not in members(tmp_path)
+    with pytest.raises(SystemExit, match="unknown step 'cost'"):
+        supervisor.main(call(tmp_path, "--steps", "cost"))
 
 
-def test_a_stopped_supervisor_leaves_its_archive_and_no_process(tmp_path: Path) -> None:
+def test_imports_that_fail_are_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert supervisor.main([*call(tmp_path), "--measurements", "no.such.module"]) == 1
+    assert "ModuleNotFoundError: No module named 'no'" in capfd.readouterr().out
+    assert "ModuleNotFoundError" in members(tmp_path)["gpu/log.txt"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_supervisor_leaves_its_archive_and_no_process(number: int, tmp_path: Path) -> None:
     program = (
         "import sys; from tools.gpu import supervisor as s; items = 'gla', 'ignores signals'; "
         "s.STEPS = {'costs': s.Step('', 1, (), items)}; s.FIRST = ('costs',); sys.exit(s.main(sys.argv[1:]))"
@@ -74,7 +141,7 @@ def test_a_stopped_supervisor_leaves_its_archive_and_no_process(tmp_path: Path) 
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         while not (tmp_path / "work" / "ignores.txt").exists():
             time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         printed, _ = process.communicate()
     assert process.returncode == 1
     assert "interrupted" in printed
@@ -83,19 +150,101 @@ def test_a_stopped_supervisor_leaves_its_archive_and_no_process(tmp_path: Path) 
         os.kill(int(row["process"]), 0)
 
 
-def test_a_report_has_the_last_tables_and_names_inexact_items(tmp_path: Path) -> None:
+class Clock:
+    """Time that passes in items only."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Recorded:
+    """A worker whose items take half of what they may, or as long as they want."""
+
+    def __init__(self, clock: Clock, wanted: dict[str, float]) -> None:
+        self.clock, self.wanted = clock, wanted
+        self.limits: dict[str, float] = {}
+
+    def start(self, seconds: float) -> None:
+        pass
+
+    def measure(self, _step: str, item: str, seconds: float) -> tuple[str, list[object], str]:
+        self.limits[item] = seconds
+        self.clock.now += min(seconds, self.wanted[item])
+        return "ok", [], ""
+
+
+def test_a_step_ends_at_its_share_of_the_time_and_leaves_what_it_does_not_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = {
+        "roofs": Step("", 10, ("a",), ()),
+        "costs": Step("", 20, ("b", "c", "d"), ()),
+        "lm": Step("", 10, ("e",), ()),
+    }
+    monkeypatch.setattr(supervisor, "STEPS", steps)
+    monkeypatch.setattr(supervisor, "time", clock := Clock())
+    worker = Recorded(clock, {"a": 5, "b": 20, "c": 50, "e": 1})
+    results = Results(tmp_path)
+    assert [*supervisor.measure_all([*steps], worker, results, "cuda", 180.0)] == [*"abcde"]  # type: ignore[arg-type]
+    assert worker.limits == {"a": 20, "b": 55, "c": 35, "e": 20}
+    assert [row["status"] for row in results.items] == ["ok", "ok", "ok", "no time left", "ok"]
+
+
+def test_the_most_important_table_is_printed_last_and_all_of_it_is_short(tmp_path: Path) -> None:
     results = Results(tmp_path)
     for name in STEPS:
-        rows = [{"attention": f"{name}{i}", "ms": 1 / 3, "passed": i != 3, "absent": None} for i in range(100)]
+        rows = [{"attention": f"{name}{i}", "ms": 1 / 3, "absent": None} for i in range(100)]
         results.add(name, "all", "ok", 1.0, rows)
+    for _ in range(100):
+        results.add("lm", "gla bf16", "failed", 2.0, error="Traceback\n" + 500 * "x")
     text = results.report()
     assert len(text) <= supervisor.PRINTED
-    assert text.splitlines()[-1].split() == ["table399", "0.3333", "True"]
+    assert text.splitlines()[-1].split() == ["table399", "0.3333"]
     assert "machine: see machine.csv in gpu.tar.gz" in text
-    assert "correctness  all   inexact  1.0" in text
+    assert "absent" not in text
+    assert f"failed  2.0      {150 * 'x'}\n" in text
 
 
-def test_every_step_has_its_function_and_the_first_ones_fit_into_the_documented_seconds() -> None:
+def test_an_inexact_kernel_is_named_among_the_failures(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    for item, passed in (("layer gla", True), ("layer kda", False)):
+        results.add("correctness", item, "ok", 1.0, [{"of": item, "passed": passed}])
+    assert [row["status"] for row in results.items] == ["ok", "inexact"]
+    assert "correctness  layer kda  inexact  1.0" in results.report()
+
+
+def test_the_archive_has_the_ends_of_text_files_and_no_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LARGEST", 4)
+    (tmp_path / "work" / "records").mkdir(parents=True)
+    (tmp_path / "work" / "records" / "a.json").write_text("{}")
+    (tmp_path / "work" / "log.txt").write_text("0123456789")
+    (tmp_path / "work" / "weights.pt").write_text("")
+    supervisor.write_archive(tmp_path / "work", tmp_path / "out")
+    assert members(tmp_path) == {"gpu/log.txt": "6789", "gpu/records/a.json": "{}"}
+
+
+def test_every_step_has_its_function_and_its_place_in_the_report() -> None:
+    from tools.gpu import measurements
+
+    assert set(supervisor.PRINTED_FROM_LEAST) == set(STEPS)
     for name in STEPS:
         assert list(inspect.signature(getattr(measurements, name)).parameters) == ["item", "device", "folder"]
+
+
+def test_items_are_attentions_and_tasks_that_exist() -> None:
+    checked = [item.split(" ")[1].partition(":")[0] for item in STEPS["correctness"].items]
+    for name in {*checked, *STEPS["costs"].items, *STEPS["decoding"].items}:
+        assert Pattern.CS in ATTENTIONS.get(name).patterns
+    tasks = {item.split()[0] for item in STEPS["tasks"].items}
+    assert tasks == {"lm", "mlm", "sum", "tts", "sr", "pcc", "lstf"}
+    assert all(TASKS.get(name) for name in tasks)
+    assert len(STEPS["table3"].items) == 5 * 4 * 6
+
+
+def test_the_first_steps_fit_into_the_documented_seconds() -> None:
     assert sum(STEPS[name].seconds for name in supervisor.FIRST) + supervisor.RESERVED <= 520
