@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cab.errors import UserError
-from cab.records.files import REFERENCE_DIRS
+from cab.records.files import PAPER_DIR, REFERENCE_DIRS
 from cab.records.record import Record, records_in
 from cab.results.costs import load_costs
 from cab.results.guards import first_reference
@@ -185,5 +185,5 @@ def test_values_without_a_preset_count_as_published_with_a_warning(
     caplog.clear()
     path.write_text(f"{HEAD},preset\n{row},paper\n")
     assert load_results(path)["source"].tolist() == ["own"]
-    load_results("results/paper")
+    load_results(PAPER_DIR)
     assert caplog.messages == []

@@ -154,13 +154,13 @@ def test_generated_data_replace_the_published_ones_in_a_rehearsal(tmp_path: Path
 
 
 def test_stored_means_of_long_range_arena_are_apart_from_the_published_values(cab: Command) -> None:
-    _, _, own = cab("paper", "lra", "results/lra").out.partition("\n\n")
+    _, _, own = cab("paper", "lra", ROOT / "results/lra").out.partition("\n\n")
     assert "1 to 3 seeds: not comparable with the published values" in own.splitlines()[0]
     lines = [line.split() for line in own.splitlines()[2:]]
     assert ["vanilla", "lra", "listops_synthetic", "accuracy", "42.667", "±", "0.61", "3"] in lines
     assert ["skyformer", "lra", "text_synthetic", "accuracy", "97.4", "1"] in lines
     assert len(lines) == 41, "without the trivial baselines"
-    assert not any(row["own"] for row in cab("paper", "lra", "results/lra", *AS_CSV).rows)
+    assert not any(row["own"] for row in cab("paper", "lra", ROOT / "results/lra", *AS_CSV).rows)
 
 
 @pytest.mark.parametrize("table", ["lra", "table3"])
@@ -283,7 +283,7 @@ def test_own_costs(table: PaperTable, tmp_path: Path, cab: Command) -> None:
 @pytest.mark.parametrize("table", of_source("lengths"))
 def test_own_efficiency_lengths(table: PaperTable, cab: Command) -> None:
     """The released raw costs give the printed lengths of ABC; the others are not released."""
-    shown = cab("paper", table.name, "results/paper/efficiency_cost.csv", *AS_CSV).rows
+    shown = cab("paper", table.name, PAPER / "efficiency_cost.csv", *AS_CSV).rows
     abc = {row["quantity"]: (float(row["own"]), float(row["published"])) for row in shown if row["own"]}
     assert {row["attention"] for row in shown if row["own"]} == {"abc"}
     assert len(abc) == len({row["quantity"] for row in shown})
@@ -299,7 +299,7 @@ def test_own_gradients(tmp_path: Path, cab: Command) -> None:
     shown = cab("paper", "transnormer2", linear, vanilla, *AS_CSV).rows
     own = {row["attention"]: float(row["own"]) for row in shown if row["own"]}
     assert own == pytest.approx({n: statistics.pstdev(v) / statistics.fmean(v) for n, v in norms.items()}, abs=1e-6)
-    refusals = {("results/paper/lra.csv",): "lra.csv has no columns all", (linear, linear): "has norms of linear again"}
+    refusals = {(PAPER / "lra.csv",): "lra.csv has no columns all", (linear, linear): "has norms of linear again"}
     for files, words in refusals.items():
         assert words in cab("paper", "transnormer2", *files, status=2).err
     linear.write_text("attention,all\nabc,-1\n")
