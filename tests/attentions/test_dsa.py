@@ -1,4 +1,4 @@
-"""The loss of the indexer, and which of several equal scores is chosen."""
+"""The loss of the indexer, its scores and its initial weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax attention and its relatives: limits, decoding, heads that share keys, biases, the flash kernel."""
+"""Softmax attention and its relatives: caches, positions, decays, heads that share keys, the flash kernel."""
 
 from __future__ import annotations
 
