@@ -121,7 +121,7 @@ def test_what_is_read_depends_on_nothing_but_what_the_fingerprint_has(task: str,
         before, moved = path.read_bytes(), False
         for place in (len(before) // 5, len(before) // 2, len(before) - 3):
             changed = bytearray(before)
-            changed[place] ^= 1
+            changed[place] ^= 64
             path.write_bytes(changed)
             os.utime(path, (1, 1))
             found = identity(task, name, tmp_path)

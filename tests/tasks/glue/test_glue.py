@@ -184,8 +184,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def cell(place: Path, *options: str) -> Cell:
-    return Cell.from_config(compose(["task=glue", "dataset=synthetic", *SMOKE, f"task.pretrained={place}", *options]))
+def hash_of(place: Path, *options: str) -> str:
+    cell = ["task=glue", "dataset=synthetic", *SMOKE, f"task.pretrained={place}", *options]
+    return Cell.from_config(compose(cell)).hash
 
 
 def test_training_starts_from_its_weights_and_its_dictionary(results: Path, tmp_path: Path) -> None:
@@ -213,15 +214,15 @@ def test_a_cell_is_of_the_weights_that_it_starts_from(results: Path, tmp_path: P
     other = shutil.copytree(results, tmp_path / "other")
     [record] = other.glob("*.json")
     weights = record.with_suffix("") / "weights.pt"
-    usual = cell(record).hash
+    usual = hash_of(record)
     weights.write_bytes(weights.read_bytes() + b"\0")
-    assert cell(record).hash != usual
+    assert hash_of(record) != usual
     weights.unlink()
     with pytest.raises(UserError, match="has no weights at"):
-        cell(record)
+        hash_of(record)
     shutil.copy(record, other / "again.json")
     with pytest.raises(UserError, match="more than one run of task=mlm backbone=roberta"):
-        cell(other)
+        hash_of(other)
 
 
 @pytest.mark.parametrize(
@@ -233,4 +234,4 @@ def test_a_cell_is_of_the_weights_that_it_starts_from(results: Path, tmp_path: P
 )
 def test_another_network_is_refused(options: list[str], message: str, results: Path) -> None:
     with pytest.raises(UserError, match=message):
-        cell(results, *options)
+        hash_of(results, *options)
