@@ -129,7 +129,7 @@ def _singles(sweep: Sequence[str]) -> list[list[str]]:
 
 
 def _value(overrides: Sequence[str], key: str) -> str:
-    values = dict(override.partition("=")[::2] for override in reversed(overrides))
+    values = dict(override.partition("=")[::2] for override in overrides)
     return values.get(key, "")
 
 
