@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attentions.kernels.key_summaries import average, means_of_segments, segment_means, segments
-from attentions.kernels.layers import depthwise_conv, value_convolution
+from attentions.kernels.layers import value_convolution
 from attentions.kernels.numerics import mask_value, upcast
 from cab import Attention, PaddingMasks, register_attention
 from cab.attention import CommonArguments
@@ -62,7 +62,8 @@ class NystromAttention(Attention):
             else:
                 output = self.approximate(query, key, value, padding.key)
             if self.conv is not None:
-                output = output + depthwise_conv(value, self.conv.weight)
+                filters = self.conv.weight.to(value.dtype)
+                output = output + F.conv2d(value, filters, padding=self.conv.padding, groups=self.num_heads)
             return output.to(dtype)
 
     def softmax_attention(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor | None = None) -> Tensor:
