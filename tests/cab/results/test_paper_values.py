@@ -350,6 +350,14 @@ def test_each_is_printed_without_results(name: str, cab: Command) -> None:
     assert output.err == "" or not TABLES[name].reads, "nothing is missing"
 
 
+def test_a_table_has_the_form_that_is_asked_for(cab: Command) -> None:
+    begins = {"text": "Table 6", "csv": "pattern,", "markdown": "**Table 6", "latex": "% Table 6"}
+    for form, begin in begins.items():
+        printed = cab("paper", "table6", "--format", form).out
+        assert printed.startswith(begin)
+        assert (r"\begin{tabular}" in printed) == (form == "latex")
+
+
 def test_results_that_are_not_comparable_are_refused(tmp_path: Path, cab: Command) -> None:
     for preset in ("mini", "smoke"):
         make_record({"accuracy": 40.0}, **ARENA, dataset="text", preset=preset).write(tmp_path)
