@@ -175,3 +175,8 @@ def test_sizes_of_appendix_g_hold_in_the_pattern_that_it_measures() -> None:
     assert longshort.all_options(Pattern.CS)["conv_kernel_size"] is None
     assert AttentionSubject.parse("s4d:state_size=64").all_options(Pattern.NS)["state_size"] == 64
     assert AttentionSubject.parse("mca").for_length(256).options == {}
+
+
+def test_costs_are_drawn_by_length(tmp_path: Path) -> None:
+    assert efficiency("abc", "--lengths", "4", "8", "--no-verify", "--plot", str(tmp_path)) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"ns-forward-time.png", "ns-forward-memory.png"}
