@@ -55,7 +55,14 @@ class Frozen(sound.PlainAverage):
         self.table = nn.Parameter(torch.zeros(3, 3), requires_grad=False)
 
 
-STACK = ["determinism", "state", "batches", "causality", "padding", "decoding", "branching"]
+STACK = [
+    "lookahead_gradient",
+    "padded_left",
+    "rows_independent",
+    "decode_steps",
+    "decode_padded_left",
+    "state_has_rows",
+]
 LAYOUT = ["determinism", "contract", "batches", "lengths", "causality", "padding", "gradient_is_derivative"]
 ENCODER = ["padding_of_nothing", "padded_right", "padded_left", "padded_single_token"]
 SOUND = {
