@@ -16,6 +16,7 @@ from attentions.rwkv import default_rank
 from cab import LayerPosition, build_attention
 from cab.registry.registries import ATTENTIONS
 from cab.training import parameter_groups
+from tests.helpers.attentions.agreement import make
 
 
 def lightning_decays(**options: Any) -> Tensor:
@@ -30,6 +31,21 @@ def test_decays_of_lightning_are_those_of_the_paper() -> None:
         found = lightning_decays(num_heads=heads, layer_position=LayerPosition(index, 3))
         expected = [math.exp(-8 / heads * h * (1 - index / 3)) for h in range(heads)]
         torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_only_the_first_layer_of_lightning_encodes_positions() -> None:
+    """Scores depend on the distance, and the outputs on the positions."""
+    first, second = (make("lightning", "CS", layer_position=LayerPosition(index, 2)) for index in range(2))
+    assert second.theta is None
+    x = torch.randn(1, 30, 24, dtype=torch.float64)
+    encoded = first(x)
+    query, key, value = (y[:, :, :1].expand(-1, -1, 30, -1) for y in first.project(x, x, x))
+    terms = first.terms(query, key, value, {}, torch.arange(30)[None])
+    scores = terms.query @ terms.key.mT
+    torch.testing.assert_close(scores[..., 1:, 1:], scores[..., :-1, :-1])
+    with torch.no_grad():
+        first.theta.zero_()
+    assert (encoded - first(x)).norm() > 1e-3 * encoded.norm()
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 8, 12, 16, 24, 48])
