@@ -11,6 +11,7 @@ from torch import Tensor
 from attentions.kernels.recurrence import BLOCK, recurrence
 from attentions.rwkv import TokenShift
 from cab import PaddingMasks, build_attention
+from tests.helpers.attentions.agreement import with_output
 from tests.helpers.attentions.trust import slow_unless_new
 
 ROWS, HEADS, KEYS, VALUES = 2, 3, 5, 4
@@ -82,3 +83,15 @@ def test_both_ends_of_the_decays_in_low_precision(name: str, end: int, dtype: to
     assert (output.float() - exact).abs().max() <= 3 * torch.finfo(dtype).eps * exact.abs().max()
     gradients = torch.autograd.grad(output.float().sum(), leaves)
     assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_rwkv7_has_gradients_in_a_backward_pass_under_autocast() -> None:
+    """Its blocks divide decays by each other: factors that float16 has no room for would be infinite there."""
+    module = with_output(build_attention("rwkv7", pattern="CS", embed_dim=24, num_heads=3))
+    with torch.no_grad():
+        module.decay.fill_(100.0)
+    x = torch.randn(2, 70, 24, requires_grad=True)
+    with torch.autocast("cpu", torch.float16):
+        gradients = torch.autograd.grad(module(x).sum(), [x, *module.parameters()])
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert gradients[0].any()

@@ -15,6 +15,7 @@ from backbones.layers.gates import GRUGate
 from backbones.layers.speech import MaskedBatchNorm1d
 from backbones.layers.token_losses import token_losses
 from cab import build_backbone
+from cab.training import auxiliary_loss
 from cab.verification.growth import peak_bytes
 from engines.torch.parallel import GlobalBatchNorm1d
 from tests.helpers.backbones.records import RECORDS, objective, padding, small, tokens
@@ -63,6 +64,16 @@ def test_memory_of_reversible_layers_hardly_grows_with_depth() -> None:
 
     assert peak("gpt2_reversible", 8) <= 1.15 * peak("gpt2_reversible", 2)
     assert peak("gpt2", 8) > 2 * peak("gpt2", 2)
+
+
+def test_a_reversible_gradient_that_leaves_out_the_output_is_named() -> None:
+    attention = {"name": "compressive", "segment": 4, "memory": 4, "compressed": 3}
+    backbone = small("gpt2_reversible", attention=attention, num_layers=3).train()
+    backbone(tokens(2, 21))
+    own = auxiliary_loss(backbone)
+    assert own is not None
+    with pytest.raises(RuntimeError, match="let the gradient come through the network's output"):
+        own.backward()
 
 
 @pytest.mark.parametrize("kind", [MaskedBatchNorm1d, GlobalBatchNorm1d])
@@ -117,3 +128,13 @@ def test_losses_of_tokens_are_those_of_all_logits(
         for got, wanted in zip(*results, strict=True):
             assert got.dtype is wanted.dtype
             assert (got - wanted).norm() <= error * wanted.norm()
+
+
+def test_losses_have_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_losses_module, "AT_ONCE", 20)
+    x, weight = (torch.randn(size, 3, dtype=torch.float64, requires_grad=True) for size in (5, 7))
+    targets, results = torch.tensor([0, 6, 2, 2, 1]), []
+    for losses_of in (token_losses, lambda x, w, _, y: F.cross_entropy(F.linear(x, w), y, reduction="none")):
+        [gradient] = torch.autograd.grad(losses_of(x, weight, None, targets).sum(), x, create_graph=True)
+        results.append(torch.autograd.grad(gradient.square().sum(), (x, weight)))
+    torch.testing.assert_close(*results)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings, strategies as st
 
-from cab.results.audit import audit
+from cab.results.audit import Interval, audit, deviation_of, normalized, range_of, verdict
 
 AGREES, ROUNDING, CONTRADICTS, UNKNOWN = "agrees", "explained by rounding", "contradicts", "cannot be recomputed"
 
@@ -44,3 +48,45 @@ def test_every_contradicting_constant_of_table_8_has_its_cause(official: pd.Data
     of_lm = rows.loc[[f"lm gpt2 pg19 ppl {name}" for name in ("mean", "std")]]
     assert of_lm["recomputed"].round(3).tolist() == [20.64, 7.511], "without FlashAttention, as in Appendix E"
     assert set(of_lm["note"]) == {"agrees when s4d is excluded"}, "with 31.53 for ABC"
+
+
+@pytest.mark.parametrize(("text", "low", "high"), [("1.25", 1.245, 1.26), ("-1.25", -1.26, -1.245), ("0", -0.5, 1.0)])
+def test_what_a_printed_number_can_have_been(text: str, low: float, high: float) -> None:
+    assert Interval.printed(text) == pytest.approx((low, high))
+
+
+def test_verdicts() -> None:
+    wide = Interval(0.9, 1.1)
+    assert verdict("1.000", 1.0015, wide, tolerance=0.0016) == AGREES
+    assert verdict("1.000", 1.05, wide, tolerance=0.0015) == ROUNDING
+    assert verdict("1.105", 1.05, wide, tolerance=0.0015) == CONTRADICTS
+    assert verdict("1.100", 1.05, wide, tolerance=0.0015) == ROUNDING
+
+
+number = st.floats(-50, 50)
+width = st.floats(0, 2)
+inside = st.floats(0, 1)
+
+
+@settings(deadline=None, derandomize=True)
+@given(number, width, number, width, st.floats(0.1, 9), width, st.booleans())
+def test_normalised_bounds_are_those_of_the_corners(
+    value: float, dv: float, mean: float, dm: float, std: float, ds: float, higher: bool
+) -> None:
+    boxes = [Interval(value, value + dv), Interval(mean, mean + dm), Interval(std, std + ds)]
+    corners = [(x - m if higher else m - x) / s for x, m, s in itertools.product(*boxes)]
+    assert normalized(*boxes, higher_is_better=higher) == pytest.approx((min(corners), max(corners)))
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.tuples(number, inside), min_size=2, max_size=9), st.floats(0, 1))
+def test_deviations_stay_within_their_bounds(numbers: list[tuple[float, float]], step: float) -> None:
+    intervals = [Interval(value - step / 2, value + step) for value, _ in numbers]
+    moved = [box.low + place * (box.high - box.low) for box, (_, place) in zip(intervals, numbers, strict=True)]
+    found = deviation_of(intervals)
+    assert found.low - 1e-9 <= np.std(moved, ddof=1) <= found.high + 1e-9
+
+
+def test_range_of_a_function_of_rounded_inputs() -> None:
+    found = range_of(lambda v: float(v[0] * v[1] - v[2]), np.array([3.0, -2.0, 1.0]), np.array([0.5, 0.1, 0.2]))
+    assert found == pytest.approx((-2.1 * 3.5 - 1.2, -1.9 * 2.5 - 0.8))

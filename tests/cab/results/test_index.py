@@ -230,3 +230,18 @@ def test_results_of_the_suite_and_of_tasks_outside_the_index_have_none() -> None
         for value, name in ((1.0, "abc"), (2.0, "local"))
     ]
     assert scores_by_source(table(*arena)) == {}
+
+
+def test_own_records_of_lstf_are_averaged_as_the_paper_did() -> None:
+    """ETT, Weather and ECL are one third each."""
+    scores = score(table(*forecasts())).table
+    places = {"ett": 2.5 / 16, "weather": 6.5 / 16, "ecl": 8.5 / 16}  # mean places of the six, two and two parts
+    by_hand = [
+        (mean - value - places[name]) / std
+        for name, of in CONSTANTS.items()
+        for value, (mean, std) in zip((1.0, 0.5), of, strict=True)
+    ]
+    assert index_of(scores, "abc", "lstf") == pytest.approx(sum(by_hand) / 6)
+    assert set(scores["normalization"]) == {"official"}
+    assert math.isnan(index_of(scores, "abc"))
+    assert scores.loc[scores["task"] == "all", "missing"].tolist() == ["no index in pcc"]

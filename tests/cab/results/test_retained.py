@@ -208,3 +208,19 @@ def test_a_seed_without_a_score_leaves_no_k_and_is_counted(status: str) -> None:
     assert gains_table(again).query("attention == 'abc'")["seeds"].tolist() == [3]
     [gain] = gains_table(frame_of([lost])).query("attention == 'abc'").itertuples()
     assert gain.note.startswith("seed 3 ")
+
+
+@pytest.mark.usefixtures("made_suite")
+@pytest.mark.parametrize(
+    ("k", "changes", "note"),
+    [
+        (90, {"unfinished": True}, "unfinished"),
+        (90, {"unfinished": True, "diverged": True}, "diverged"),
+        (99, {"unfinished": True}, ""),
+        (90, {"slots": "4 slots for 64 facts"}, "few slots"),
+    ],
+)
+def test_a_lower_bound_is_below_the_ceiling_and_did_not_diverge(k: float, changes: dict[str, Any], note: str) -> None:
+    runs = suite_runs(frame_of(seeds("lstf", "abc", k)))
+    [found] = gains_of(runs.assign(**changes)).query("attention == 'abc'")["note"]
+    assert found == note
