@@ -1,6 +1,7 @@
 """Native sparse attention (Yuan et al. 2025): compressed blocks, a few blocks in full, and a window.
 
-Shapes: B batch, H heads, N tokens, E head dimension, l and d size and stride of compression blocks, J compressed keys.
+Shapes: B batch, H heads, G heads of keys and values, N tokens, E head dimension, l and d size and stride of compression
+blocks, J compressed keys.
 """
 
 from __future__ import annotations
@@ -146,14 +147,19 @@ class NativeSparseAttention(Attention):
         masked = block >= self.count_compressed(position + 1)[:, None, :, None]
         return masked_softmax(query @ key.mT * self.scale, masked)
 
-    @torch.no_grad()
-    def selected(self, weights: Tensor, position: Tensor, num_keys: int) -> Tensor:
-        """Return the keys that targets attend to in the selection branch, bool [B, H, n, num_keys]."""
+    def scores(self, weights: Tensor, num_keys: int) -> Tensor:
+        """Return the weights of selection blocks (Eq. 9), summed over groups of heads (Eq. 10), [B, G, n, blocks]."""
         block = torch.arange(-(-num_keys // self.block_size), device=weights.device)
         start = torch.arange(weights.shape[-1], device=weights.device) * self.compress_stride
         offsets = torch.arange(0, self.compress_size, self.compress_stride, device=weights.device)
         overlap = ((start[:, None, None] + offsets[:, None]) // self.block_size == block).sum(dim=1)  # strides inside
-        scores = weights.unflatten(1, (self.num_kv_heads, -1)).sum(dim=2) @ overlap.to(weights.dtype)
+        return weights.unflatten(1, (self.num_kv_heads, -1)).sum(dim=2) @ overlap.to(weights.dtype)
+
+    @torch.no_grad()
+    def selected(self, weights: Tensor, position: Tensor, num_keys: int) -> Tensor:
+        """Return the keys that targets attend to in the selection branch, bool [B, H, n, num_keys]."""
+        scores = self.scores(weights, num_keys)
+        block = torch.arange(scores.shape[-1], device=weights.device)
         current = position[:, None, :, None] // self.block_size
         scores = scores.masked_fill((block == current) | (block == current - 1) | (block == 0), torch.inf)
         taken = largest(scores.masked_fill(block > current, -torch.inf), self.num_blocks)

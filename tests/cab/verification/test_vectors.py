@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from cab.cli.main import main
 
 GIVEN = ("inputs/", "weights/")
-NAMES = ("kda", "dsa", "moba", "mlstm", "vanilla")
+NAMES = ("kda", "dsa", "moba", "nsa", "mlstm", "vanilla")
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +146,14 @@ def test_a_selection_leaves_tokens_out_and_has_ties(folder, name):
     smallest = np.where(chosen & (scores > -np.inf), scores, np.inf).min(-1)
     assert ((left_out == smallest) & (left_out > -np.inf)).any()
     assert 0.2 < chosen.sum() / (scores > -np.inf).sum() < 0.8
+
+
+def test_the_scores_of_blocks_explain_their_choice(folder):
+    """Of four blocks of the last target, nsa takes the first, its own, the one before, and the best of the others."""
+    vectors = load_file(folder / "nsa.safetensors")
+    best = vectors["whole/scores"][:, 0, -1, 1:-2].argmax(-1) + 1
+    blocks = vectors["whole/selected"][:, 0, -1, ::2]
+    assert [np.flatnonzero(row).tolist() for row in blocks] == [[0, one, 10, 11] for one in best]
 
 
 def test_an_order_of_dimensions_and_a_shape_are_named(folder, capsys):
