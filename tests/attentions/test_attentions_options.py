@@ -112,7 +112,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "luong": [{"score": "dot"}, {"score": "concat"}, {"score": "concat", "scaled": True}],
     "mamba3": [{"state_size": 4}, {"state_size": 9}],
     "mca": [{"factor": 1}, {"factor": 5, "reduction": "mean"}],
-    "mla": [{"rotary_dim": 6, "kv_rank": 5}, {"output_gate": True}],
+    "mla": [{"rotary_dim": 6, "kv_rank": 5}, {"output_gate": True}, {"top_k": 4, "query_rank": 5}],
     "moba": [{"block_size": 3, "top_k": 2}],
     "norm_attention": [{"kernel": "elu", "positions": "lrpe"}, {"kernel": "identity", "norm": "layer"}],
     "nsa": [
