@@ -20,6 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FunctionType, GenericAlias
+from unittest import mock
 
 import nbformat
 from mkdocs.config.defaults import MkDocsConfig
@@ -78,16 +79,9 @@ def on_page_markdown(markdown: str, page: Page, **_context: object) -> str:
 @functools.cache
 def output(*words: str) -> str:
     """Return what `cab WORDS` prints, unwrapped."""
-    stream = io.StringIO()
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "2000" if words[0] == "run" else "100"
-    try:
-        with contextlib.redirect_stdout(stream), contextlib.suppress(SystemExit):
-            main(list(words))
-    finally:
-        os.environ.pop("COLUMNS")
-        if before is not None:
-            os.environ["COLUMNS"] = before
+    wide = mock.patch.dict(os.environ, COLUMNS="2000" if words[0] == "run" else "100")
+    with wide, contextlib.redirect_stdout(io.StringIO()) as stream, contextlib.suppress(SystemExit):
+        main(list(words))
     return stream.getvalue()
 
 
