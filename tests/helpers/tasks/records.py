@@ -14,9 +14,13 @@ import yaml
 
 from cab import Backbone, build_backbone
 from cab.registry.registries import BACKBONES, TASKS
+from cab.runner.evaluation import DeviceBatches
 from tests.helpers.command import ROOT
 from tests.helpers.official_layout import ETT, write
 from tests.helpers.tasks import layouts
+
+in_order = DeviceBatches(torch.device("cpu"))
+"""Batches as the runner gives them."""
 
 
 @dataclass(frozen=True)
