@@ -138,8 +138,7 @@ def network(task: str, made: Any, backbone: str = "", **options: Any) -> Backbon
 
 
 FEW = {"train": 64, "val": 4, "validation": 4, "dev": 16, "test": 4}
-COUNTS = ("corpus.books.COUNTS", "sum.data.COUNTS", "pcc.task.SYNTHETIC", "sr.task.SYNTHETIC")
-COUNTS += ("glue.tables.SYNTHETIC_COUNTS",)
+COUNTS = ("sum.data.COUNTS", "pcc.task.SYNTHETIC", "sr.task.SYNTHETIC", "glue.tables.SYNTHETIC_COUNTS")
 
 
 def few_examples() -> Iterator[None]:
