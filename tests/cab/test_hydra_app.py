@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from cab.cli.main import main
 from cab.config.compose import compose
 from cab.config.hydra_options import REPLACED
-from tests.helpers.runs.processes import environment, records
+from tests.helpers.command import records, run
 
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC", "preset=smoke"]
 MINE = ["--config-dir", "own settings", "experiment=mine", "pattern=NC"]
@@ -88,7 +88,7 @@ def _files(own_configs: Path) -> None:
 
 def run_hydra(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cab.hydra_app", *arguments]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    return run(command, Path())
 
 
 @pytest.mark.parametrize(("arguments", "status", "part"), [*PRINTED, *((line, 2, part) for line, part in REFUSED)])

@@ -1,6 +1,6 @@
-"""Run `cab` as a user does, in a process of its own.
+"""Run programs in processes of their own, `cab` as a user does, and read the records that they leave.
 
-Such a process is a copy of one that has imported what most commands need: to start Python and import torch anew takes
+A process of `cab` is a copy of one that has imported what most commands need: to start Python and import torch takes
 longer than most of the commands that are tested.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import multiprocessing
 import os
 import runpy
@@ -16,9 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 STOPPING = ROOT / "tests" / "helpers" / "runs" / "stopping"
@@ -59,9 +60,7 @@ def cab(
         once: the seconds begin when the process has written a file that matches.
     """
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    if stop:
-        path = os.pathsep.join(filter(None, [str(STOPPING), env.get("PYTHONPATH", "")]))
-        env |= {"PYTHONPATH": path, "CAB_TEST_STOP": stop}
+    env |= _stopping(stop, env.get("PYTHONPATH", ""))
     words = ["cab", *map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder, "out"), Path(folder, "err")
@@ -83,12 +82,46 @@ def cab(
         return subprocess.CompletedProcess(words, status, *(file.read_text() for file in files))
 
 
-def run_python(*arguments: str, cwd: Path, root: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[str | Path], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The finished process of any command; the programs of this Python are found first."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path, **environment}
+    words = [*map(str, command)]
+    return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=900, check=False)
+
+
+def run_python(*arguments: str, cwd: Path, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """The finished process of a new Python, with the project in ``root``; it must succeed."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root), **environment}
-    run = subprocess.run([sys.executable, *arguments], cwd=cwd, env=env, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return run
+    done = run([sys.executable, *arguments], cwd, PYTHONPATH=str(root))
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def run_module(*module: str | Path, processes: int = 1, stop: str = "") -> subprocess.CompletedProcess[str]:
+    """The finished process of ``python -m MODULE``, of several processes under torchrun; ``stop`` as in :func:`cab`."""
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)] if processes > 1 else []
+    return run([sys.executable, *launcher, "-m", *module], ROOT, **_stopping(stop, os.environ.get("PYTHONPATH", "")))
+
+
+def run_cab(*arguments: str | Path, processes: int = 1, stop: str = "") -> subprocess.CompletedProcess[str]:
+    """The finished process of ``cab run ARGUMENTS``, as in :func:`run_module`."""
+    if processes > 1:
+        return run_module("cab.cli.main", "run", *arguments, processes=processes, stop=stop)
+    return cab("run", *arguments, cwd=ROOT, stop=stop)
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def the_record(folder: Path) -> dict[str, Any]:
+    [record] = records(folder)
+    return record
+
+
+def _stopping(stop: str, path: str) -> dict[str, str]:
+    """The variables with which a process stops, if it is to; ``path`` is its PYTHONPATH otherwise."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(STOPPING), path])), "CAB_TEST_STOP": stop} if stop else {}
 
 
 def _run(words: list[str], cwd: Path, environment: dict[str, str], *files: Path) -> None:

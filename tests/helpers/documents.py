@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -10,7 +9,7 @@ import sys
 from pathlib import Path
 
 from cab.verification import select_checks
-from tests.helpers.command import ROOT, cab
+from tests.helpers.command import ROOT, cab, run
 
 PROGRAMS = {"cab": [], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}
 """Programs of the pages and how they start here; `cab` is a copy of a process (:mod:`tests.helpers.command`)."""
@@ -46,18 +45,6 @@ def runnable(commands: list[str]) -> list[str]:
     if not (ROOT / ".venv-fairseq/ready").exists():
         commands = [command for command in commands if "engine=fairseq" not in command]
     return commands
-
-
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
 
 
 def run_shown(command: str, folder: Path) -> str:

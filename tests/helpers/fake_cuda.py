@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,15 +32,8 @@ ROOT = Path(__file__).parents[2]
 CUDA, META = 1, 14
 """Numbers of these device types in torch's table of device guards."""
 
-FREE = {
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-    "detach",
-    "lift_fresh",
-    "_unsafe_view",
+FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"} | {
+    *("detach", "lift_fresh", "_unsafe_view"),
 }
 """Operators that launch no kernel, in addition to views."""
 
@@ -178,8 +171,8 @@ def fake_cuda(autocast: torch.dtype | None = None) -> Iterator[Counts]:
         for module, names in stubs(counts).items():
             for name, stub in names.items():
                 patch.setattr(module, name, stub)
-        for name, module in stub_modules(counts).items():
-            patch.setitem(sys.modules, name, module)
+        kernels = SimpleNamespace(**{name: triton_stub(counts, name) for name in TRITON})
+        patch.setitem(sys.modules, "attentions.kernels.triton_kernels", kernels)  # whose import needs a GPU's compiler
         before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
         strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
         torch.use_deterministic_algorithms(False)  # as by default, unlike in the tests
@@ -258,56 +251,33 @@ class FlaFunction:
         return (None, state, output) if "h0" in kwargs else (output, state)
 
 
-def stub_modules(counts: Counts) -> dict[str, ModuleType]:
-    """Return stand-ins of modules whose import needs a GPU or loads the compiler."""
-    triton = ModuleType("attentions.kernels.triton_kernels")
-    triton.recurrence_sums, triton.delta_rule_states = triton_stubs(counts)  # type: ignore[attr-defined]
-    triton.gated_skip = elementwise_stub(counts, "gated_skip")  # type: ignore[attr-defined]
-    triton.turned = turned_stub(counts)  # type: ignore[attr-defined]
-    return {"attentions.kernels.triton_kernels": triton}
+def _turned(query: Tensor, _key: Tensor, _norm: Tensor, _key_norm: Tensor, bias: Tensor, *_: Tensor) -> Any:
+    (rows, length, keys), heads = query.shape, len(bias)
+    turned = (query.new_empty(rows, length, heads, keys) for _ in range(2))
+    return *turned, query.new_empty(rows, heads, length, dtype=torch.float32)
 
 
-def triton_stubs(counts: Counts) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return stubs of ``recurrence_sums`` and ``delta_rule_states``."""
-
-    def recurrence_sums(initial: Tensor, added: Tensor, factor: Tensor | None, **_: Any) -> tuple[Tensor, Tensor]:
-        outputs = torch.empty_like(added), torch.empty_like(initial)
-        counts.count("triton recurrence_sums", [initial, added, factor], outputs)
-        return outputs
-
-    def delta_rule_states(
-        initial: Tensor, x: Tensor, w: Tensor, k: Tensor, decay: Tensor | None, **_: Any
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        before = initial.new_empty(*w.shape[:3], *initial.shape[2:])
-        outputs = torch.empty_like(x), before, torch.empty_like(initial)
-        counts.count("triton delta_rule_states", [initial, x, w, k, decay], outputs)
-        return outputs
-
-    return recurrence_sums, delta_rule_states
+TRITON: dict[str, Callable[..., tuple[Tensor, ...]]] = {
+    "recurrence_sums": lambda initial, added, *_: (torch.empty_like(added), torch.empty_like(initial)),
+    "delta_rule_states": lambda initial, x, w, *_: (
+        torch.empty_like(x),
+        initial.new_empty(*w.shape[:3], *initial.shape[2:]),
+        torch.empty_like(initial),
+    ),
+    "gated_skip": lambda x, *_: (torch.empty_like(x),),
+    "turned": _turned,
+}
+"""The outputs of our Triton kernels, from their tensors."""
 
 
-def elementwise_stub(counts: Counts, name: str) -> Callable[..., Tensor]:
-    """Return a stub of a kernel from tensors to one like the first."""
+def triton_stub(counts: Counts, name: str) -> Callable[..., Any]:
+    """Return a stub of one of :data:`TRITON`."""
 
-    def run(*inputs: Tensor | float | None) -> Tensor:
+    def run(*inputs: Any, **_: Any) -> Any:
         tensors = [x for x in inputs if isinstance(x, Tensor)]
-        output = torch.empty_like(tensors[0])
-        counts.count(f"triton {name}", tensors, [output])
-        return output
-
-    return run
-
-
-def turned_stub(counts: Counts) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    """Return a stub of the kernel that gives queries and keys to each head."""
-
-    def run(query: Tensor, *inputs: Tensor | None, **_: float) -> tuple[Tensor, Tensor, Tensor]:
-        tensors = [x for x in inputs if isinstance(x, Tensor)]
-        (rows, length, keys), heads = query.shape, len(tensors[3])
-        outputs = query.new_empty(rows, length, heads, keys), query.new_empty(rows, length, heads, keys)
-        products = query.new_empty(rows, heads, length, dtype=torch.float32)
-        counts.count("triton turned", [query, *tensors], [*outputs, products])
-        return *outputs, products
+        outputs = TRITON[name](*tensors)
+        counts.count(f"triton {name}", tensors, outputs)
+        return outputs if len(outputs) > 1 else outputs[0]
 
     return run
 

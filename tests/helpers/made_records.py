@@ -1,17 +1,21 @@
-"""Records for the tests of what is made from them."""
+"""Records, and rows of results, for the tests of what is made from them."""
 
 from __future__ import annotations
 
 import re
 import zlib
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from cab.metric import Metric
 from cab.records.identity import Program, hash_of, settings
 from cab.records.names import installed_code
-from cab.records.record import Cost, Record, RunMetadata
+from cab.records.record import CELL, Cost, Record, RunMetadata
 from cab.results.cells import read_anchors, settings_of_run, suite_cells
+from cab.results.load import COLUMNS, PUBLISHED, rows_of
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "program", "verified", "started")
 COST = Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)
@@ -98,5 +102,34 @@ def make_record(
 
 
 def make_metric(name: str, value: float | None, *, primary: bool = True) -> Metric:
-    higher = name.startswith(("f_score", "psnr", "ssim", "rouge"))
+    higher = name.startswith(("acc", "f_score", "psnr", "ssim", "rouge"))
     return Metric(name, "dB" if name == "f_score" else "", higher_is_better=higher, primary=primary).measured(value)
+
+
+def result(
+    value: float, attention: str = "vanilla", metric: str = "mse", seed: int = 0, **changes: Any
+) -> dict[str, Any]:
+    """One row of results, as it is made from a record; ``changes`` are values of the cell, or of other columns."""
+    cell = {"config_variant": "M", "attention": attention, "seed": seed}
+    record = make_record({metric: value}, **cell | {name: changes[name] for name in CELL if name in changes})
+    [row] = rows_of([(Path(f"{'-'.join(map(str, record.cell.values()))}.json"), record)])
+    source = {"source": PUBLISHED} if changes.get("preset") == PUBLISHED else {}
+    return {**dict(zip(COLUMNS, row, strict=True)), "value": value, **source, **changes}
+
+
+def mine(value: float, attention: str, metric: str = "mse", **changes: Any) -> dict[str, Any]:
+    """A result of a task that Table 3 does not have."""
+    return result(value, attention, metric, **{"task": "mine", **changes})
+
+
+def table(*rows: dict[str, Any]) -> pd.DataFrame:
+    """The frame of rows of :func:`result`."""
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def index_of(
+    scores: pd.DataFrame, attention: str, task: str = "all", pattern: str = "NC", column: str = "index"
+) -> float:
+    rows = scores[(scores["attention"] == attention) & (scores["task"] == task) & (scores["pattern"] == pattern)]
+    assert len(rows) == 1
+    return float(rows[column].iloc[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -17,25 +16,6 @@ WEATHER = [
 ISO, AMERICAN = "%Y-%m-%d %H:%M:%S", "%m/%d/%Y %H:%M"
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The file of a published series: its name, columns, number of rows, sampling interval and date format."""
-
-    file: str
-    columns: list[str]
-    rows: int
-    freq: str = "h"
-    dates: str = ISO
-
-
-LAYOUTS = {
-    "etth1": Layout("ETTh1.csv", ETT, 17_420),
-    "etth2": Layout("ETTh2.csv", ETT, 17_420),
-    "ettm1": Layout("ETTm1.csv.gz", ETT, 69_680, "15min"),
-    "weather": Layout("WTH.csv", WEATHER, 35_064, "h", AMERICAN),
-}
-
-
 def write(path: Path, columns: list[str], rows: int, *, freq: str = "h", dates: str = ISO) -> None:
     """Write a file, compressed if its name ends in ``.gz``, with (7 r + 3 c) mod 10 in row r and channel c."""
     lines = [",".join(["date", *columns])]
@@ -47,8 +27,11 @@ def write(path: Path, columns: list[str], rows: int, *, freq: str = "h", dates: 
 
 
 def write_series(root: Path) -> Path:
-    """Write the file of every layout into ``root/lstf``; return ``root``."""
-    (root / "lstf").mkdir()
-    for layout in LAYOUTS.values():
-        write(root / "lstf" / layout.file, layout.columns, layout.rows, freq=layout.freq, dates=layout.dates)
+    """Write the files of the published series into ``root/lstf``; return ``root``."""
+    folder = root / "lstf"
+    folder.mkdir()
+    for name in ("ETTh1.csv", "ETTh2.csv"):
+        write(folder / name, ETT, 17_420)
+    write(folder / "ETTm1.csv.gz", ETT, 69_680, freq="15min")
+    write(folder / "WTH.csv", WEATHER, 35_064, dates=AMERICAN)
     return root

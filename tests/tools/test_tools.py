@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 import pytest
 
+from tools.verification import replay_public_bugs
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 SHELL_SCRIPTS = sorted(path.name for path in SCRIPTS.glob("*.sh"))
-
-
-def program(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> ModuleType:
-    """Import a tool as it is when it is run with these arguments."""
-    monkeypatch.setattr(sys, "argv", [name, *arguments])
-    return importlib.import_module(f"tools.{name}")
 
 
 def shell(name: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -53,8 +47,9 @@ def test_suite_trains_each_cell(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_bug_of_the_installed_release_is_replayed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     table = tmp_path / "bugs.csv"
-    options = ("--releases", str(tmp_path / "releases"), "--out", str(table), "--only", "rwkv-padding")
-    program("verification.replay_public_bugs", monkeypatch, *options).main()
+    options = ["--releases", str(tmp_path / "releases"), "--out", str(table), "--only", "rwkv-padding"]
+    monkeypatch.setattr(sys, "argv", ["replay_public_bugs", *options])
+    replay_public_bugs.main()
     [row] = pd.read_csv(table).to_dict("records")
     assert (row["result"], row["after_repair"]) == ("caught", "open")
     assert "padding left" in row["evidence"]

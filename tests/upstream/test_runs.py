@@ -19,9 +19,8 @@ from tasks.sum.data import file_pairs
 from tasks.tts.audio import RATE, read_wave
 from tasks.tts.distortion import distortions, path_costs
 from tests.cab.config.test_compose_paper import composed
-from tests.helpers.in_order import in_order
 from tests.helpers.tasks.layouts import write_clips, write_pairs
-from tests.helpers.tasks.records import ready
+from tests.helpers.tasks.records import in_order, ready
 
 SPEECH = composed("tts", "ljspeech", "fastspeech2", "paper")["task"]
 

@@ -6,8 +6,8 @@ from the papers' text.
 
 from __future__ import annotations
 
-import importlib
 import sys
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -33,8 +33,7 @@ def patch() -> None:
 
 
 def build(place: str, **options: Any) -> Any:
-    module, _, cls = place.partition(".")
-    found = getattr(importlib.import_module(f"efficient_attention.modules.{module}"), cls)
+    found = resolve_name(f"efficient_attention.modules.{place}")
     return found(**{"embed_dim": 16, "num_heads": 2} | options).eval()
 
 

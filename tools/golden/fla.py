@@ -7,9 +7,9 @@ for convolutions and norms, by the equations of their documentation.
 
 from __future__ import annotations
 
-import importlib
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -45,13 +45,12 @@ def convolution(module: Any, x: Tensor, **_: Any) -> tuple[Tensor, None]:
 
 def naive(path: str) -> Any:
     """Return a function of ``fla.ops``, by module and name."""
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(f"fla.ops.{module}"), name)
+    return resolve_name(f"fla.ops.{path}")
 
 
 def patch() -> None:
     """Replace what needs a GPU."""
-    modules = importlib.import_module("fla.modules")
+    modules = resolve_name("fla.modules")
     modules.FusedRMSNormGated.forward, modules.RMSNorm.forward = gated_norm, norm
     modules.ShortConvolution.forward = convolution
     gla, delta = naive("gla.naive.naive_recurrent_gla"), naive("delta_rule.naive.delta_rule_recurrence")
@@ -105,19 +104,18 @@ def patch() -> None:
         ("kda", "chunk_kda", run_kda),
         ("gdn2", "chunk_gdn2", lambda q, k, v, g, b, w, **_: gdn2(unit(q), unit(k), v, g, b, w)),
     ):
-        setattr(importlib.import_module(f"fla.layers.{name}"), kernel, function)
-    hgrn2 = importlib.import_module("fla.layers.hgrn2")
+        setattr(resolve_name(f"fla.layers.{name}"), kernel, function)
+    hgrn2 = resolve_name("fla.layers.hgrn2")
     hgrn2.swish = F.silu
     hgrn2.rms_norm_linear = lambda x, weight, _b, linear, _c: (
         (x * (x.square().mean(dim=-1, keepdim=True) + 1e-5).rsqrt() * weight) @ linear.mT
     )
-    importlib.import_module("fla.layers.rwkv6").token_shift = lambda x, _: F.pad(x, (0, 0, 1, -1)) - x
+    resolve_name("fla.layers.rwkv6").token_shift = lambda x, _: F.pad(x, (0, 0, 1, -1)) - x
 
 
 def layer(place: str, **options: Any) -> Any:
     """Build a layer, MODULE.CLASS, in eval mode, of width 16 with two heads unless options say otherwise."""
-    module, _, name = place.partition(".")
-    cls = getattr(importlib.import_module(f"fla.layers.{module}"), name)
+    cls = resolve_name(f"fla.layers.{place}")
     return cls(**{"hidden_size": 16, "num_heads": 2} | options).double().eval()
 
 
@@ -206,8 +204,7 @@ def make_forgetting() -> None:
 
 
 def make_based() -> None:
-    module = importlib.import_module("fla.ops.based.naive")
-    exact = load(Path(str(module.__file__)), {"1e-6": "0.0"}).naive_parallel_based
+    exact = load(Path(naive("based.naive").__file__), {"1e-6": "0.0"}).naive_parallel_based
     recorder = Recorder("based", "CS", feature_dim=6)
     reason = f"without the 1e-6 in its denominator; {OURS}"
     recorder.save(SOURCE + "ops.based.naive.naive_parallel_based", recorder.around(exact), 17, reason=reason)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import einops
 import numpy as np
@@ -171,20 +172,13 @@ class Recorder:
 @contextlib.contextmanager
 def in_double() -> Iterator[None]:
     """Let public code that converts to float32 compute in float64, and create new tensors in float64."""
-    wide = dict.fromkeys(("float", "float32"), torch.float64)
-    wide |= dict.fromkeys(("cfloat", "complex64"), torch.complex128)
-    before, to_float = {name: getattr(torch, name) for name in wide}, torch.Tensor.float
-    try:
-        for name, dtype in wide.items():
-            setattr(torch, name, dtype)
-        torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign,assignment]
+    wide = {"float": torch.float64, "float32": torch.float64, "cfloat": torch.complex128, "complex64": torch.complex128}
+    with mock.patch.multiple(torch, **wide), mock.patch.object(torch.Tensor, "float", torch.Tensor.double):
         torch.set_default_dtype(torch.float64)
-        yield
-    finally:
-        for name, dtype in before.items():
-            setattr(torch, name, dtype)
-        torch.Tensor.float = to_float  # type: ignore[method-assign]
-        torch.set_default_dtype(FLOAT32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(FLOAT32)
 
 
 def load(

@@ -160,18 +160,11 @@ def make_mamba3() -> None:
     part = "def mamba3_siso_step_ref", "def mamba3_siso_fwd_ref"
     step = load("state-spaces/mamba/tests/ops/triton/test_mamba3_siso.py", part=part).mamba3_siso_step_ref
 
-    class Norm(nn.Module):
-        def __init__(self, width: int, eps: float, **_: Any) -> None:
-            super().__init__()
-            self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * (x.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt() * self.weight
-
     def combined(**inputs: Any) -> Tensor:
         return step(**{name: x for name, x in inputs.items() if isinstance(x, Tensor)})[0]
 
-    given = {"RMSNormGated": Norm, "mamba3_siso_combined": combined}
+    norm = lambda width, eps, **_: nn.RMSNorm(width, eps)  # noqa: E731
+    given = {"RMSNormGated": norm, "mamba3_siso_combined": combined}
     module = load("state-spaces/mamba/mamba_ssm/modules/mamba3.py", part=("class Mamba3", None), names=given).Mamba3
     recorder = Recorder("mamba3", "CS", state_size=12)
     with torch.no_grad():

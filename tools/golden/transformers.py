@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -20,11 +20,11 @@ INDEXER = (
 
 
 def model(name: str) -> Any:
-    return importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+    return resolve_name(f"transformers.models.{name}.modeling_{name}")
 
 
 def config(name: str, cls: str, **options: Any) -> Any:
-    return getattr(importlib.import_module(f"transformers.models.{name}"), cls)(**options)
+    return resolve_name(f"transformers.models.{name}.{cls}")(**options)
 
 
 def make_fnet() -> None:

@@ -8,7 +8,6 @@ hook adds pages that are generated as a whole, which exist on the site only.
 from __future__ import annotations
 
 import contextlib
-import csv
 import functools
 import importlib
 import inspect
@@ -20,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FunctionType, GenericAlias
+from unittest import mock
 
 import nbformat
 from mkdocs.config.defaults import MkDocsConfig
@@ -30,6 +30,7 @@ import cab
 from cab.cli.main import COMMANDS, main
 from cab.config.hydra_options import REPLACED
 from cab.files.text_table import read_csv
+from cab.registry.registries import ATTENTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -56,7 +57,7 @@ def fill(markdown: str) -> str:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that exist on the site only."""
     pages = {page: (ROOT / name).read_text().replace("](docs/", "](") for name, page in COPIES.items()}
-    pages |= {f"reference/attentions/{name}.md": output("list", name, "--markdown") for name in _attention_names()}
+    pages |= {f"reference/attentions/{name}.md": output("list", name, "--markdown") for name in ATTENTIONS.names()}
     pages["reference/cli.md"] = commands()
     pages[str(NOTEBOOK.with_suffix(".md"))] = notebook_page(DOCS / NOTEBOOK)
     for page, text in pages.items():
@@ -71,29 +72,17 @@ def on_page_markdown(markdown: str, page: Page, **_context: object) -> str:
     if page.file.src_uri != str(NOTEBOOK.with_suffix(".md")):
         markdown = markdown.replace(f"{NOTEBOOK.name})", f"{NOTEBOOK.stem}.md)")
     if page.file.src_uri == "reference/attentions.md":
-        markdown += f"\n## Cards\n\n{', '.join(f'[{name}](attentions/{name}.md)' for name in _attention_names())}\n"
+        markdown += f"\n## Cards\n\n{', '.join(f'[{name}](attentions/{name}.md)' for name in ATTENTIONS.names())}\n"
     return PART.sub(lambda part: directives(part[3].split()) if part[2] == "api" else part[0], markdown)
 
 
 @functools.cache
 def output(*words: str) -> str:
     """Return what `cab WORDS` prints, unwrapped."""
-    stream = io.StringIO()
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "2000" if words[0] == "run" else "100"
-    try:
-        with contextlib.redirect_stdout(stream), contextlib.suppress(SystemExit):
-            main(list(words))
-    finally:
-        os.environ.pop("COLUMNS")
-        if before is not None:
-            os.environ["COLUMNS"] = before
+    wide = mock.patch.dict(os.environ, COLUMNS="2000" if words[0] == "run" else "100")
+    with wide, contextlib.redirect_stdout(io.StringIO()) as stream, contextlib.suppress(SystemExit):
+        main(list(words))
     return stream.getvalue()
-
-
-def rows_of(*words: str) -> list[dict[str, str]]:
-    """Return the rows of a command that prints CSV."""
-    return list(csv.DictReader(io.StringIO(output(*words))))
 
 
 def _block(text: str, language: str = "text") -> str:
@@ -123,10 +112,6 @@ def options(*named: str) -> str:
     text = output("run", *["=".join(named)] * bool(named), "--help")
     rows = re.findall(r"^  ([a-z_]+(?:\.\w+)*)=(\S.*?)(?:\s{2,}(\S.*))?$", text, re.MULTILINE)
     return "\n".join(f"- `{key}={default}`{': ' * bool(about)}{about}" for key, default, about in rows)
-
-
-def _attention_names() -> list[str]:
-    return [row["attention"] for row in rows_of("list", "attentions", "--csv")]
 
 
 def api(*names: str) -> str:

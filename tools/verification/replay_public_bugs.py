@@ -25,6 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from cab.files.text_table import read_csv
+from tools.gpu.supervisor import write_table
 
 ROOT = Path(__file__).parents[2]
 BUGS, RELEASES = ROOT / "results" / "public_bugs.csv", Path(__file__).parent / "public_bug_releases.csv"
@@ -76,21 +77,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Replay public bugs with `cab verify`.")
     parser.add_argument("--releases", type=Path, required=True, metavar="DIR", help="folder for the installed releases")
     parser.add_argument("--out", type=Path, required=True, metavar="CSV", help="table to write")
-    parser.add_argument(
-        "--only", default="", metavar="TEXT", help="replay bugs whose thread or name contains this text"
-    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="replay bugs whose thread or name has this text")
     args = parser.parse_args()
     args.releases.mkdir(parents=True, exist_ok=True)
     bugs = [bug for bug in read_csv(BUGS) if args.only in f"{bug['bug']} {bug['name']}"]
-    with args.out.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*bugs[0]], lineterminator="\n")
-        writer.writeheader()
-        for bug in bugs:
-            is_replayed = args.only or not bug["result"].startswith("not ")
-            row = replay(bug, args.releases) if is_replayed else bug
-            writer.writerow(row)
-            file.flush()
-            print(row["bug"], row["name"], row["result"], row["after_repair"], flush=True)
+    rows: list[dict[str, str]] = []
+    for bug in bugs:
+        is_replayed = args.only or not bug["result"].startswith("not ")
+        rows.append(replay(bug, args.releases) if is_replayed else bug)
+        write_table(args.out, rows)
+        print(*(rows[-1][name] for name in ("bug", "name", "result", "after_repair")), flush=True)
 
 
 if __name__ == "__main__":

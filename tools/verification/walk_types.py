@@ -9,12 +9,13 @@ walk resumes. Each type has its own process and a limit of CPU time. A type that
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import multiprocessing
 import os
 import random
 import resource
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from cab.files.text_table import read_csv
 from cab.pytest_plugin import model_types
 from cab.verification import run_checks, select_checks, subject_of
 from cab.verification.foreign import subject_class
+from tools.gpu.supervisor import Row, write_table
 
 COLUMNS = ("type", "result", "parameters", "failed", "layer", "detail", "checks", "transformers", "torch", "date")
 
@@ -52,17 +54,11 @@ def row_of(name: str, check_names: list[str] | None, seconds: int) -> dict[str, 
 
 def separately(*arguments: Any) -> dict[str, Any]:
     """Return the result of :func:`row_of` in a process of its own, which the limit of CPU time may end."""
-    context = multiprocessing.get_context("fork")
-    result, end = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: end.send(row_of(*arguments)))
-    process.start()
-    end.close()
-    try:
-        row: dict[str, Any] = result.recv()
-    except EOFError:
-        row = {"result": "takes too long"}
-    process.join()
-    return row
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        try:
+            return pool.submit(row_of, *arguments).result()
+        except BrokenProcessPool:
+            return {"result": "takes too long"}
 
 
 def main() -> None:
@@ -75,19 +71,16 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     now = {name: version(name) for name in ("transformers", "torch")}
-    rows = read_csv(args.out) if args.out.is_file() else []
+    rows: list[Row] = [*read_csv(args.out)] if args.out.is_file() else []
     done = {row["type"] for row in rows if row["transformers"] == now["transformers"]}
     types = sorted(name.removeprefix("hf:") for name in model_types())
     subject_class("hf:llama")  # imports what all models need, before processes are forked
-    with args.out.open("a", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if not file.tell():
-            table.writeheader()
-        for name in args.types or random.Random(0).sample(types, len(types)):
-            if name not in done:
-                date = datetime.datetime.now(datetime.UTC).date().isoformat()
-                table.writerow({"type": name, **separately(name, args.checks, args.seconds), **now, "date": date})
-                file.flush()
+    for name in args.types or random.Random(0).sample(types, len(types)):
+        if name not in done:
+            date = datetime.datetime.now(datetime.UTC).date().isoformat()
+            row = {"type": name, **separately(name, args.checks, args.seconds), **now, "date": date}
+            rows.append(dict.fromkeys(COLUMNS, "") | row)
+            write_table(args.out, rows)
 
 
 if __name__ == "__main__":

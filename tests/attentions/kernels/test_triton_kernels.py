@@ -21,7 +21,7 @@ from cab.efficiency.operations import count_operations
 from cab.kernels import use
 from cab.verification.kernels import agreements
 from cab.verification.suite import subject_of
-from tests.helpers.attentions.agreement import assert_compiles, assert_forms_agree, make
+from tests.helpers.attentions.agreement import assert_forms_agree, draw, make
 from tests.helpers.attentions.interpreter import compiled, interpreted, needs_triton, run_on_a_cpu
 from tests.helpers.attentions.trust import slow_unless_new
 
@@ -212,7 +212,16 @@ def test_attentions_equal_their_readable_forms(name: str, length: int, monkeypat
 @pytest.mark.usefixtures("_fused")
 @pytest.mark.parametrize("name", ["abc", "linear", "performer", "gla", *(name for name in CORRECTED if name != "kda")])
 def test_the_compiler_reads_the_kernel_as_one_operator(name: str) -> None:
-    assert_compiles(make(name, "CS"), 70)
+    """In one graph, without breaks, with the same output and gradients."""
+    module = make(name, "CS")
+    inputs, masks = draw(module, 70, 70)
+    torch._dynamo.reset()
+    results = []
+    for call in (module, torch.compile(module, fullgraph=True, backend="aot_eager")):
+        output = call(*inputs, **masks)
+        results.append([output, *torch.autograd.grad(output.square().sum(), [*inputs, *module.parameters()])])
+    for plain, fast in zip(*results, strict=True):
+        torch.testing.assert_close(plain, fast)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from cab.config.compose import compose
 from cab.records.files import record_path
 from cab.runner.evaluation import DeviceBatches
 from cab.runner.run import run_cell
-from tests.helpers.runs.processes import run_module
+from tests.helpers.command import run_module
 
 CELL = ["task=probe", "dataset=recall", "backbone=mixer", "pattern=CS", "attention=vanilla", "preset=smoke"]
 CELL += ["trainer.max_steps=2", "task.test_examples=40", "task.evaluation_batch_size=16", "task.examples=64"]

@@ -16,7 +16,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.registry.registries import ATTENTIONS
-from tests.helpers.hostile import SCALE, SEED
+from tests.helpers.attentions.trust import SEED
 
 VALUES = (
     *("", "null", "true", "3", "-1", "1.5", "-0", ".5", "1e999", "nan", "inf", "1_000", "0x10", "9" * 30, "None"),
@@ -116,7 +116,7 @@ def fault_of(arguments: Sequence[str], expected: Sequence[int] = (0, 1, 2)) -> s
 @pytest.mark.drawn
 @pytest.mark.slow
 def test_no_command_line_ends_in_an_internal_error():
-    commands = [drawn_command(number) for number in range(600 * SCALE)]
+    commands = [drawn_command(number) for number in range(600)]
     faults = [(arguments, fault) for arguments in commands if (fault := fault_of(arguments))]
     assert not faults, f"CAB_CONFORMANCE_SEED={SEED}: {len(faults)} commands, the first: {faults[0]}"
 

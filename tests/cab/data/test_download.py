@@ -25,7 +25,7 @@ from cab.data.sources import DataSet, data_sets
 from cab.errors import UserError
 from cab.runner.cell import Cell
 from cab.runner.engine import load_data
-from tests.helpers.data.hosts import Host
+from tests.cab.data.conftest import Host
 
 CONTENT = bytes(range(256)) * 400
 SHA = hashlib.sha256(CONTENT).hexdigest()

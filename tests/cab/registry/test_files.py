@@ -9,7 +9,7 @@ from cab.cli.main import main
 from cab.config.compose import compose
 from cab.registry.files import load_object
 from cab.runner.cell import Cell
-from tests.helpers.runs.processes import the_record
+from tests.helpers.command import the_record
 
 MINE = """
 import os, sys

@@ -12,8 +12,7 @@ from cab.results.changed_settings import with_changed
 from cab.runner.cell import Cell
 from tests.cab.results.conftest import frame_of
 from tests.helpers.command import Command
-from tests.helpers.made_records import make_record
-from tests.helpers.made_results import result, table
+from tests.helpers.made_records import make_record, result, table
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from cab.records.files import PAPER_DIR
 from cab.results.correlation import benchmark_correlation, pattern_correlation, task_correlation
 from cab.results.index import benefit_of_attention, index_table
 from cab.results.load import load_results
-from tests.helpers.made_results import result, table
+from tests.helpers.made_records import result, table
 
 NAMES = ["vanilla", "abc", "local", "linear", "performer", "s4d", "longshort", "cosformer"]
 

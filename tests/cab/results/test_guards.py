@@ -19,8 +19,7 @@ from cab.results.index import NO_CONSTANTS, Scores, score
 from cab.results.index_tables import notes_on
 from cab.results.load import load_results
 from tests.helpers.command import Command
-from tests.helpers.made_records import make_record, number
-from tests.helpers.made_results import index_of, mine, result, table
+from tests.helpers.made_records import index_of, make_record, mine, number, result, table
 
 
 def two(**changes: Any) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from cab.records.files import PAPER_DIR, REFERENCE_DIRS
 from cab.results.index import COLUMNS, KEY, Scores, index_table, score, scores_by_source
 from cab.results.load import load_results
 from cab.results.published import rows as printed
-from tests.helpers.made_results import index_of, mine, result, table
+from tests.helpers.made_records import index_of, mine, result, table
 
 Rows = list[dict[str, Any]]
 

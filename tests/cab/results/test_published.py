@@ -24,8 +24,7 @@ from cab.results.published import (
     with_composites,
 )
 from tests.helpers.command import Command
-from tests.helpers.made_records import make_metric, make_record
-from tests.helpers.made_results import result, table
+from tests.helpers.made_records import make_metric, make_record, result, table
 
 NAMES = ["task", "dataset", "backbone", "pattern", "attention", "metric"]
 PUBLISHED = pd.read_csv(PAPER_DIR / "results.csv")

@@ -21,7 +21,7 @@ from cab.results.statistics import (
     weighted_sum,
 )
 from cab.results.summarize import metrics_table
-from tests.helpers.made_results import index_of, mine, table
+from tests.helpers.made_records import index_of, mine, table
 
 
 def runs(values: dict[str, list[float]], **changes: Any) -> list[dict[str, Any]]:

@@ -28,9 +28,8 @@ from cab.files.cache import prepared
 from cab.runner.launch import run_jobs
 from cab.runner.report import Job, Report
 from cab.weights import load_file
-from tests.helpers.command import STOPPING
+from tests.helpers.command import STOPPING, records
 from tests.helpers.runs.fixtures import troubled_config
-from tests.helpers.runs.processes import records
 from tests.helpers.runs.troubled import trained
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]

@@ -6,14 +6,19 @@ hypothesis makes up further stories.
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import dataclasses
+import errno
 import functools
+import io
 import json
 import os
 import pickle
 import signal
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,9 +35,8 @@ from cab.runner import provenance
 from cab.runner.folder import PROGRESS, cell_statuses
 from cab.runner.run import run_cell
 from tests.cab.runner.test_folder_hostile import Payload
-from tests.helpers.hostile import SCALE, SEED
+from tests.helpers.attentions.trust import SEED
 from tests.helpers.runs.fixtures import troubled_config
-from tests.helpers.runs.full_disk import FULL, FullDisk
 from tests.helpers.runs.troubled import Troubled, trained
 
 SETTINGS = {
@@ -78,6 +82,64 @@ CHECKPOINTS = {
 """The content of a damaged checkpoint."""
 FILES = ("best", "no-best", "average", "no-average", "about", "cut", "relabeled", ".weights.pt-0000.tmp", "relic.txt")
 """Other damage: changed or missing weights, cell.json, the record, files of a killed process and of an earlier run."""
+
+
+FULL = "/dev/full"
+
+
+class FullDisk:
+    """Counts what is created and written below ``folder``; number ``at`` meets a full disk, as a real one reports it.
+
+    Files are opened on /dev/full instead, so that the error comes from the system at the first flush. torch.save, which
+    writes from C++, gets this path too. Files that are also read are not opened at all: /dev/full has no end.
+    """
+
+    def __init__(self, folder: Path, at: int) -> None:
+        self.folder, self.at, self.count = str(folder), at, 0
+
+    def _is_hit(self, path: object) -> bool:
+        if isinstance(path, int):
+            path = Path(f"/proc/self/fd/{path}").readlink()
+        if not isinstance(path, (str, os.PathLike)) or not os.path.realpath(path).startswith(self.folder):
+            return False
+        self.count += 1
+        return self.count == self.at
+
+    @contextlib.contextmanager
+    def mounted(self) -> Iterator[None]:
+        opened, saved = self._open(open), self._save(torch.save)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(builtins, "open", opened)
+            patch.setattr(io, "open", opened)
+            patch.setattr(torch, "save", saved)
+            for name in ("open", "mkdir"):
+                patch.setattr(os, name, self._system(getattr(os, name)))
+            yield
+
+    def _open(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def opened(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+            if set(mode) & set("wax+") and self._is_hit(file):
+                if "+" in mode:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+                return function(FULL, mode.replace("x", "w"), *arguments, **options)
+            return function(file, mode, *arguments, **options)
+
+        return opened
+
+    def _system(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(path: Any, *arguments: Any, **options: Any) -> Any:
+            creates = function.__name__ == "mkdir" or (arguments and arguments[0] & os.O_CREAT)
+            if creates and not Path(path).exists() and self._is_hit(path):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            return function(path, *arguments, **options)
+
+        return called
+
+    def _save(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def saved(state: Any, path: Any, *arguments: Any, **options: Any) -> None:
+            function(state, FULL if self._is_hit(path) else path, *arguments, **options)
+
+        return saved
 
 
 class ResultsFolder(RuleBasedStateMachine):
@@ -334,6 +396,6 @@ def test_a_story(story, caplog):
 @pytest.mark.drawn
 @pytest.mark.slow
 def test_drawn_stories():
-    options = settings(max_examples=30 * SCALE, stateful_step_count=8, deadline=None, database=None)
+    options = settings(max_examples=30, stateful_step_count=8, deadline=None, database=None)
     options = settings(options, suppress_health_check=[*HealthCheck])
     run_state_machine_as_test(seed(SEED)(ResultsFolder), settings=options)

@@ -22,7 +22,7 @@ from cab.runner.pool import Pool, chains_of, run_in_pool, worker_environments
 from cab.runner.processes import SHARED_BY, limit_gpu_memory
 from cab.runner.provenance import device_lists, hardware, visible_gpus
 from cab.runner.report import Job, Report
-from tests.helpers.runs.processes import records, run_cab
+from tests.helpers.command import records, run_cab
 
 CELLS = ["-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla,none"]
 CELLS += ["preset=smoke", "device=cpu", "trainer.max_steps=12", "trainer.checkpoint_every=4"]

@@ -20,7 +20,7 @@ from cab.runner.processes import (
     find_processes,
     without_launcher,
 )
-from tests.helpers.runs.processes import records, run_cab, run_module, the_record
+from tests.helpers.command import records, run_cab, run_module, the_record
 
 SETTINGS = ["dataset=synthetic", "attention=vanilla", "preset=smoke", "device=cpu", "backbone.dropout=0"]
 SETTINGS += ["trainer.max_steps=12", "trainer.validate_every=3"]

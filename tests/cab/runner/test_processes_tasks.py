@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.command import ROOT, cab
-from tests.helpers.runs.processes import run_cab, the_record
+from tests.helpers.command import ROOT, cab, run_cab, the_record
 
 COMMON = ["dataset=synthetic", "attention=vanilla", "preset=smoke", "device=cpu", "task.limit=14"]
 COMMON += ["task.evaluation_batch_size=4", "trainer.max_steps=6", "trainer.checkpoint_every=2", "trainer.batch_size=4"]

@@ -30,7 +30,6 @@ from cab.runner.report import Job, Outcome, Report
 from cab.runner.run import run_cell
 from tests.helpers.command import ROOT
 from tests.helpers.earlier_records import as_before
-from tests.helpers.runs.processes import environment
 from tests.helpers.runs.troubled import trained
 
 
@@ -152,7 +151,7 @@ def test_two_workers_in_a_real_terminal(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "cab.cli.main", *COMMAND, f"results_dir={tmp_path / 'results'}"],
         cwd=tmp_path,
-        env=environment(PYTHONPATH=str(ROOT)),
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=theirs,
     )

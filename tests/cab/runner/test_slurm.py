@@ -16,8 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.helpers.command import ROOT
-from tests.helpers.runs.processes import records
+from tests.helpers.command import ROOT, records
 
 pytestmark = [
     pytest.mark.slow,

@@ -17,7 +17,7 @@ from cab.runner.cell import Cell
 from cab.runner.processes import Processes
 from engines.fairseq import check, environment, restore_last
 from engines.fairseq.command import network_arguments, precision_arguments, trainer_arguments
-from tests.helpers.runs.processes import records, run_cab
+from tests.helpers.command import records, run_cab
 
 LM = ["task=lm", "dataset=synthetic", "pattern=CS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=vanilla"]
 SUM = ["task=sum", "dataset=synthetic", "pattern=CC", "preset=smoke", "engine=fairseq", "device=cpu", "attention=abc"]

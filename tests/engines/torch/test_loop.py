@@ -17,8 +17,7 @@ from engines.torch.checkpoints import LossMean, average_weights
 from engines.torch.loop import leaves_unused, make_order
 from engines.torch.parallel import SingleProcess
 from tasks.lm.task import LM
-from tests.helpers.runs.fixtures import troubled_config
-from tests.helpers.runs.learning_attention import LOSS
+from tests.helpers.runs.fixtures import LOSS, troubled_config
 from tests.helpers.runs.troubled import Troubled, trained
 
 

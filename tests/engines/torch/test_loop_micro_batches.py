@@ -6,7 +6,7 @@ import pytest
 
 from cab.registry.registries import TASKS
 from cab.runner.processes import Processes
-from tests.helpers.runs.processes import run_module
+from tests.helpers.command import run_module
 from tests.helpers.runs.step_gradients import CELLS, UNEVEN, measure, write_pairs
 
 

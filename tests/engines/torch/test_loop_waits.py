@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.helpers.runs.processes import run_module
+from tests.helpers.command import run_module
 from tests.helpers.runs.step_waits import CELLS, STEPS
 
 

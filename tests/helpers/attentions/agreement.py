@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cab import Attention, PaddingMasks, Pattern, build_attention
+from cab import Attention, Pattern, build_attention
 from cab.attention import reorder_state
 
 WIDTH, HEADS = 24, 3
@@ -144,30 +143,3 @@ def assert_dropout(module: Attention, length: int) -> None:
     assert not torch.equal(module(*inputs), module(*inputs))
     module.eval()
     assert torch.equal(module(*inputs), module(*inputs))
-
-
-def assert_rounds_as_float32(module: Attention, heads: Iterable[Tensor], dtype: torch.dtype, **extras: Any) -> None:
-    """Autocast keeps outputs within 3, gradients within 6 units of rounding of float32's of the same rounded heads."""
-    results = []
-    for kind in (torch.float32, dtype):
-        leaves = [x.detach().to(dtype).to(kind).requires_grad_() for x in heads]
-        with torch.autocast("cpu", dtype, enabled=kind is dtype):
-            output = module.attend(*leaves, PaddingMasks(), **extras)
-        assert output.dtype is kind
-        weights = torch.linspace(-1, 1, output.numel()).view_as(output).cos()
-        results.append([output, *torch.autograd.grad((output.float() * weights).sum(), leaves)])
-    for units, wanted, got in zip((3, 6, 6, 6), *results, strict=True):
-        assert (got - wanted).abs().max() <= units * torch.finfo(dtype).eps * wanted.abs().max()
-
-
-def assert_compiles(module: Attention, length: int) -> None:
-    """One graph, without breaks, with the same output and gradients."""
-    inputs, masks = draw(module, length, length)
-    torch._dynamo.reset()
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    results = []
-    for call in (module, compiled):
-        output = call(*inputs, **masks)
-        results.append([output, *torch.autograd.grad(output.square().sum(), [*inputs, *module.parameters()])])
-    for plain, fast in zip(*results, strict=True):
-        torch.testing.assert_close(plain, fast)

@@ -6,16 +6,17 @@ results/efficiency/kernel_errors.csv lacks, one attention, width and length afte
 
 from __future__ import annotations
 
-import csv
 import itertools
 import sys
 
 import pytest
 
+from cab.files.text_table import read_csv
 from cab.verification.kernels import LENGTHS, MARGIN, WIDTHS, agreements
 from cab.verification.suite import subject_of
 from tests.helpers.attentions.interpreter import interpret_fla, run_on_a_cpu
 from tests.helpers.command import ROOT
+from tools.gpu.supervisor import Row, write_table
 
 TABLE = ROOT / "results" / "efficiency" / "kernel_errors.csv"
 COLUMNS = ("attention", "pattern", "operation", "width", "tokens", "error", "own_error", "ratio", "where")
@@ -28,10 +29,9 @@ SUBJECTS = dict.fromkeys(CAUSAL, "CS") | {"mla": "NS"}
 
 
 def main() -> None:
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        present = {(row["attention"], row["width"], row["tokens"]) for row in csv.DictReader(file)}
-    with pytest.MonkeyPatch.context() as patch, TABLE.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    rows: list[Row] = [*read_csv(TABLE)]
+    present = {(row["attention"], row["width"], row["tokens"]) for row in rows}
+    with pytest.MonkeyPatch.context() as patch:
         interpret_fla(patch)
         for length, width, name in itertools.product(LENGTHS, WIDTHS, sys.argv[1:] or SUBJECTS):
             if (name, str(width), str(length)) in present:
@@ -42,8 +42,8 @@ def main() -> None:
                 own, ratio = found.limit / MARGIN, found.error * MARGIN / found.limit
                 values = f"{found.error:.2e}", f"{own:.2e}", f"{ratio:.2f}", found.where.partition(",")[0]
                 row = (name, SUBJECTS[name], found.operation, width, length, *values)
-                writer.writerow(dict(zip(COLUMNS, row, strict=True)))
-            file.flush()
+                rows.append(dict(zip(COLUMNS, row, strict=True)))
+            write_table(TABLE, rows)
 
 
 if __name__ == "__main__":

@@ -5,29 +5,18 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
 from cab import build_attention, kernels
 from cab.registry.registries import ATTENTIONS
 from tests.helpers.fake_cuda import Counts, fake_cuda, to_fake_cuda
+from tools.gpu.measurements import PRECISIONS, STORED as TABLE
+from tools.gpu.supervisor import write_table
 
-TABLE = Path(__file__).parents[3] / "attentions" / "backends.csv"
 COLUMNS = ("attention", "pattern", "precision", "backends", "sdpa")
-WRITE = (
-    f"python -m {Path(__file__).relative_to(Path(__file__).parents[3]).with_suffix('').as_posix().replace('/', '.')}"
-)
-
-PRECISIONS: dict[str, tuple[torch.dtype | None, torch.dtype]] = {
-    "float32": (None, torch.float32),
-    "autocast": (torch.bfloat16, torch.float32),
-    "bfloat16": (None, torch.bfloat16),
-}
-"""The dtype of autocast, if any, and of weights and inputs."""
-
+WRITE = "python -m tests.helpers.attentions.on_fake_cuda"
 SIZES = 2, 600, 512
 """Sequences, tokens, and features in eight heads."""
 SDPA = "sdpa "
@@ -63,13 +52,5 @@ def rows(name: str) -> Iterator[dict[str, str]]:
                 yield dict(zip(COLUMNS, cells, strict=True))
 
 
-def main() -> None:
-    with TABLE.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        for entry in ATTENTIONS:
-            writer.writerows(rows(entry.name))
-
-
 if __name__ == "__main__":
-    main()
+    write_table(TABLE, [row for entry in ATTENTIONS for row in rows(entry.name)])

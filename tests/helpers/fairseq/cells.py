@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from engines.fairseq.command import precision_arguments, training_arguments
 from engines.fairseq.data import write_dictionaries, write_dictionary
 from engines.torch.optimizer import make_optimizer, make_scheduler
 from tasks.corpus.tokens import END, PAD
-from tests.helpers.command import ROOT
+from tests.helpers.command import ROOT, run
 
 PATTERNS = {"lm": ("gpt2", "CS"), "mlm": ("roberta", "NS"), "sum": ("transformer", "CC")}
 STEPS = 10
@@ -142,10 +140,8 @@ def _padding(seen: Tensor) -> Tensor | None:
 def ask_fairseq(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """The answers of fairseq_side.py."""
     torch.save(cases, folder / "cases.pt")
-    command = [str(environment.HOME / "bin" / "python"), "-m", "tests.helpers.fairseq.fairseq_side"]
-    command += ["cases.pt", "answers.pt"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    command = [environment.HOME / "bin" / "python", "-m", "tests.helpers.fairseq.fairseq_side"]
+    done = run([*command, "cases.pt", "answers.pt"], folder, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr[-3000:]
     answers: list[dict[str, Any]] = torch.load(folder / "answers.pt")
     return answers

@@ -1,4 +1,4 @@
-"""Cells of the troubled task, registered for these tests alone."""
+"""Cells of the troubled task, and an attention that learns, registered for these tests alone."""
 
 from __future__ import annotations
 
@@ -10,14 +10,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+from attentions.softmax import VanillaAttention
 from cab import register_attention, register_task
 from cab.config.compose import compose
 from cab.records.record import Record
 from cab.registry.registries import ATTENTIONS, TASKS
 from cab.registry.tables import config_folders
-from tests.helpers.runs.learning_attention import Learning
+from cab.training import ParamGroupOverride
 from tests.helpers.runs.troubled import Troubled, trained
+
+LOSS = 0.25
+
+
+class Learning(VanillaAttention):
+    """Asks everything of a training loop: a loss of its own, a buffer that learns, a rate of its own."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.gate = nn.Parameter(torch.ones(1))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
+        return {"gate": ParamGroupOverride(learning_rate=0.5, weight_decay=0.0)}
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **extras: Any) -> Tensor:
+        self.add_loss(self.gate.sum() * LOSS)
+        self.accumulate_statistics(seen=torch.ones(()))
+        return super().attend(query, key, value, *rest, **extras)
+
+    def update_buffers(self, *, seen: Tensor) -> None:
+        self.seen += seen  # type: ignore[operator]
 
 
 @pytest.fixture(scope="package", autouse=True)

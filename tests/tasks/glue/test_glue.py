@@ -21,9 +21,8 @@ from tasks.corpus.tokens import BEGIN, END, PAD
 from tasks.glue import tables
 from tasks.glue.tables import LAYOUTS, Examples, read_table
 from tasks.glue.task import GLUE, f1, scores_of
-from tests.helpers.in_order import in_order
 from tests.helpers.tasks.layouts import write_rte, write_table
-from tests.helpers.tasks.records import ready
+from tests.helpers.tasks.records import in_order, ready
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,8 @@ from tasks.corpus.facts import Facts
 from tasks.corpus.tokens import END, NUM_SPECIAL, PAD, UNKNOWN, Corpus, read_corpus
 from tasks.lm.task import LM
 from tasks.means import masked_mean
-from tests.helpers.in_order import in_order
 from tests.helpers.tasks.layouts import ARTICLE, TEXT, write_books, write_wikitext
-from tests.helpers.tasks.records import network, ready
+from tests.helpers.tasks.records import in_order, network, ready
 
 
 @pytest.fixture

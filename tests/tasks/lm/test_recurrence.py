@@ -15,9 +15,8 @@ from cab.runner.batches import Shares, StepBatches
 from tasks.corpus.tokens import END, PAD
 from tasks.lm.recurrence import BookChunks
 from tasks.lm.recurrent import RecurrentLMTask
-from tests.helpers.in_order import in_order
 from tests.helpers.tasks.layouts import TEXT, write_books
-from tests.helpers.tasks.records import ready
+from tests.helpers.tasks.records import in_order, ready
 
 LENGTH = 16
 

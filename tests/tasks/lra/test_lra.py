@@ -20,9 +20,8 @@ from tasks.lra.contours import dash
 from tasks.lra.pathfinder import PATHX, paint
 from tasks.lra.rows import Example
 from tasks.lra.task import LongRangeArena
-from tests.helpers.in_order import in_order
 from tests.helpers.tasks.layouts import TREES, write_batches, write_papers, write_paths, write_reviews, write_trees
-from tests.helpers.tasks.records import network, ready
+from tests.helpers.tasks.records import in_order, network, ready
 
 # --- official files -------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from cab import Backbone, UserError
 from tasks.lstf.data import Series, Windows, calendar_features, read_series, standardize
 from tasks.lstf.synthetic import LEGEND_LENGTH, horizon, past_length
 from tasks.lstf.task import LSTF, RidgeForecast
-from tests.helpers.in_order import in_order
 from tests.helpers.official_layout import AMERICAN, ETT, WEATHER, write
+from tests.helpers.tasks.records import in_order
 
 # --- data -----------------------------------------------------------------------------------------------------------
 

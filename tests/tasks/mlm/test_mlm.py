@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from cab import Backbone
 from tasks.corpus.facts import THINGS
 from tasks.corpus.tokens import NUM_SPECIAL, PAD
-from tests.helpers.in_order import in_order
 from tests.helpers.tasks.layouts import write_books
-from tests.helpers.tasks.records import ready
+from tests.helpers.tasks.records import in_order, ready
 
 
 class Lookup(Backbone):

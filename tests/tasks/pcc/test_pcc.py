@@ -16,9 +16,8 @@ from cab.metric import mean_scores
 from tasks.pcc.data import read_pcd
 from tasks.pcc.synthetic import generate_shape
 from tasks.pcc.task import chamfer_l1, chamfer_l2, cloud_scores, distances, f_score, mirrored, nearest
-from tests.helpers.in_order import in_order
 from tests.helpers.tasks.layouts import write_pcd, write_pcn
-from tests.helpers.tasks.records import ready
+from tests.helpers.tasks.records import in_order, ready
 
 
 def clouds(seed: int = 0, n: int = 70, m: int = 110) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from cab.registry.registries import TASKS
 from tasks.probe import states
 from tasks.probe.batches import IGNORE_INDEX, query_logits
 from tasks.probe.task import Probe
-from tests.helpers.in_order import in_order
+from tests.helpers.tasks.records import in_order
 
 SMALL: dict[str, dict[str, Any]] = {
     "mad_noisy": {"noise": 0.4, "vocab_size": 32},

@@ -13,9 +13,8 @@ from cab.metric import mean_scores
 from tasks.sr.data import center_crop, degrade, render
 from tasks.sr.diffusion import Diffusion
 from tasks.sr.task import similarity, to_uint8
-from tests.helpers.in_order import in_order
 from tests.helpers.tasks.layouts import write_faces
-from tests.helpers.tasks.records import ready
+from tests.helpers.tasks.records import in_order, ready
 
 
 def test_noise_is_added_between_the_levels() -> None:

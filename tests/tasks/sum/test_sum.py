@@ -9,9 +9,8 @@ import torch
 
 from tasks.sum.data import clean, find_pairs
 from tasks.sum.task import lead, right_words, rouge, split_sentences
-from tests.helpers.in_order import in_order
 from tests.helpers.tasks.layouts import SOURCE, TARGET, write_pairs
-from tests.helpers.tasks.records import network, ready
+from tests.helpers.tasks.records import in_order, network, ready
 
 
 def test_lines_become_documents_and_summaries(tmp_path: Path) -> None:

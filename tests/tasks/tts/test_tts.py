@@ -16,9 +16,8 @@ from tasks.tts.distortion import distortions, log_mel_power, path_costs
 from tasks.tts.durations import aligned_tokens, attended_durations
 from tasks.tts.phonemes import ALIGNED, PUNCTUATION, WRITTEN, read_phones, written_tokens
 from tasks.tts.task import mean_phonemes, spoken_by_phoneme
-from tests.helpers.in_order import in_order
 from tests.helpers.tasks.layouts import tone, write_clips
-from tests.helpers.tasks.records import network, ready
+from tests.helpers.tasks.records import in_order, network, ready
 
 
 def test_targets_are_rounded_durations_and_normalized_frames_in_groups_of_four(tmp_path: Path) -> None:
