@@ -34,7 +34,7 @@ def records(tmp_path):
             for seed in range(3):
                 metrics = {"mse": value + 0.05 * seed * (-1) ** place, "mse_all_windows": 9.0}
                 cell = {"task": "mine", "dataset": dataset, "config_variant": "M", "attention": name, "seed": seed}
-                make_record(metrics, beside=["mse_all_windows"], **cell).write(folder)
+                make_record(metrics, unscored=["mse_all_windows"], **cell).write(folder)
     return folder
 
 

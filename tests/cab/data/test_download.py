@@ -272,16 +272,16 @@ def test_the_command_names_manual_steps(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"--data-root {tmp_path} --source DOWNLOADED_FILE_OR_FOLDER" in capsys.readouterr().out
 
 
-def test_data_and_tokenizers_are_brought_where_the_run_is_told_to(
+def test_a_run_downloads_data_and_tokenizers_only_if_it_is_configured_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names: list[str] = []
     monkeypatch.setattr("cab.data.download.download", lambda each, _: (names.append(each.name), []))
     overrides = ["task=lm", "dataset=pg19", "attention=vanilla", "pattern=CS", "preset=paper"]
     config = compose([*overrides, f"data_root={tmp_path}"])
-    told, untold = (Cell.from_config({**config, "data": {"download": download}}) for download in ("yes", False))
-    assert told.hash == untold.hash, "where its data come from is no part of what a cell is"
-    for each, expected in ((untold, []), (told, ["pg19", "gpt2_bpe"])):
+    downloading, other = (Cell.from_config({**config, "data": {"download": download}}) for download in ("yes", False))
+    assert downloading.hash == other.hash, "the hash of a cell does not depend on the source of its data"
+    for each, expected in ((other, []), (downloading, ["pg19", "gpt2_bpe"])):
         with pytest.raises(UserError, match="cab data download "):
             load_data(each)
         assert names == expected
