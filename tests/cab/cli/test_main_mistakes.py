@@ -130,6 +130,43 @@ verify mine.py:Nothing --pattern CS -> no torch.nn.Module class 'Nothing' in
 verify mine.py:NotAModule --pattern CS -> it has: Mean, Leaky
 verify mine.py:Mean -> name its pattern with --pattern
 verify broken.py:A --pattern CS -> ModuleNotFoundError: No module named 'nothing_of_this_name'
+run CELL device=tpu --explain -> device: Input should be 'auto', 'cpu' or 'cuda', got 'tpu'
+run CELL engine=quick --dry-run -> unknown engine 'quick' (known: fairseq, torch)
+run CELL trainer.optimizer=sgd --dry-run -> trainer.optimizer: Input should be 'adam' or 'adamw', got 'sgd'
+run CELL trainer.kernels=fls -> unknown kernels
+run CELL trainer.kernels={recurrence:fls} -> unknown kernels
+run CELL trainer.kernels={recurence:fla} -> unknown kernels
+run -m CELL seed=two -> seed: Input should be a valid integer, got 'two'; for example seed=1
+run -m CELL seed=1,two -> seed: Input should be a valid integer, got 'two'; for example seed=1
+run -m CELL trainer.max_steps=10,ten --dry-run -> trainer.max_steps: Input should be a valid integer, got 'ten'
+run -m CELL trainer.learning_rate=-1 -> trainer.learning_rate: Input should be greater than or equal to 0, got -1
+run -m CELL task.pred_len=1,x cluster=local -> task.pred_len: Input should be a valid integer, got 'x'; for example task
+run -m CELL attention.num_landmarks=2,w cluster=local -> attention.num_landmarks: Input should be a valid integer
+run -m CELL attention=glob(zz*) -> no attention matches 'attention=glob
+run -m CELL --explain -> --explain prints one configuration
+run CELL attention=abc,linear -> has several values; add -m
+run CELL pattern=NC,CS -> has several values; add -m
+run CELL seed=range(1,3) -> has several values; add -m
+run CELL attention=abc(num_landmarks=32) -> landmarks=32)'; write … attention.OPTION=VALUE
+run CELL attention=gla*3,vanilla pattern=CS -> add -m to run them all: … write one stack in brackets: attention=[gla
+run CELL attention=local+linear attention.local.window=8 -> has no option 'window'
+run CELL attention=local+linear attention.window_size=8 -> such as attention.local.window_size
+run CELL attention=[gla,vanila] -> unknown attention 'vanila'
+run CELL attention=[[gla,vanilla],abc] -> a stack in a stack is not supported; list all layers
+run task=tts dataset=synthetic attention=abc pattern=NS -> name a backbone: … one of fastspeech2, transformer_tts
+run task=tts task.source=voice backbone=transformer_tts attention=abc pattern=CC -> , or a name of your own
+run suite=paper task=glue -> task of suite=paper
+run suite=paper pattern=XX -> pattern of suite=paper
+run suite=paper dataset=imdb -> dataset of suite=paper
+run suite=paper preset=huge -> preset
+run suite=paper attention=of_nobody -> attention
+run suite=paper backbone=sr3 pattern=CC -> Table 3 has no cell
+run suite=core attention=abc attention.num_landmarks=4,8 tune=true -> single value of attention.num_landmarks
+run suite=core attention=abc seed=1,1000 tune=true -> choose another seed
+run --retry failed results_dir=nothing -> nothing is not a folder
+verify none --record rows.csv --checks same_seed -> remove --checks
+verify none --record rows.csv --device cuda -> remove --checks, --seed, --device and options
+verify none --record file -> file is not a table with columns attention,pattern
 score --pattern NS,SN -> unknown pattern 'SN': did you mean … Known: CC, CS, NC, NS, causal_cross
 """
 """Commands with words of the line that they print. CELL is what the command does not set; CELL-task lacks the task."""

@@ -150,30 +150,6 @@ def test_some_checks_are_not_all(capsys):
     assert not remembered().exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--checks", "same_seed"], "remove --checks"),
-        (["--device", "cuda"], "remove --checks, --seed, --device and options"),
-    ],
-)
-def test_a_row_says_that_all_passed(capsys, tmp_path, arguments, message):
-    record = tmp_path / "verified.csv"
-    status, _, err = verify(capsys, "none", "--record", record, *arguments)
-    assert status == 2
-    assert message in err
-    assert not record.exists()
-
-
-def test_another_file_is_not_overwritten(capsys, tmp_path):
-    record = tmp_path / "scores.csv"
-    record.write_text("a,b\n1,2\n")
-    status, _, err = verify(capsys, "none", "--record", record)
-    assert status == 2
-    assert "scores.csv is not a table with columns attention,pattern" in err
-    assert record.read_text() == "a,b\n1,2\n"
-
-
 def test_a_row_says_how_far_each_group_looked():
     row = Row.of_today("a", "NS", dict, quick=True, reach={"causality": 130, "parameters": 0, "growth": 8192})
     assert row.max_tokens_checked == "causality=130 growth=8192"

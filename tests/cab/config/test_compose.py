@@ -165,11 +165,6 @@ def test_a_missing_file_of_a_preset_is_named(plugin, overrides, file):  # noqa: 
         own(*overrides)
 
 
-def test_unreadable_arguments_name_the_form():
-    with pytest.raises(UserError, match=r"landmarks=32\)'; write .*attention\.OPTION=VALUE"):
-        composed("attention=abc(num_landmarks=32)")
-
-
 def test_preset_paper_needs_no_size(plugin):  # noqa: ARG001
     assert own("task=lm", "backbone=own_net", "preset=paper")["backbone"]["embed_dim"] == 768
 
@@ -193,19 +188,6 @@ def test_a_backbone_without_the_calls_of_a_task_is_refused():
 
     with pytest.raises(UserError, match=r"forward\(tokens, padding_mask, selected\)"):
         lm.protocol_of(Renamed)
-
-
-@pytest.mark.parametrize("several", ["attention=abc,linear", "pattern=NC,CS", "seed=range(1,3)"])
-def test_several_values_need_a_sweep(several):
-    cell = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC"]
-    with pytest.raises(UserError, match=r"has several values; add -m"):
-        check_overrides([*cell, several])
-    check_overrides([*cell, several], sweep=True)
-
-
-def test_data_of_your_own_need_a_name():
-    with pytest.raises(UserError, match=r"name a dataset: dataset=NAME, one of .*, or a name of your own$"):
-        check_overrides(["task=tts", "task.source=voice", "backbone=transformer_tts", "attention=abc", "pattern=CC"])
 
 
 def test_cells_are_composed_as_each_alone():

@@ -9,7 +9,6 @@ import pytest
 
 from cab.cli.main import main
 from cab.config.compose import compose
-from cab.errors import UserError
 from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.suite import SEED, chosen_rate, suite_sweeps, tuned_sweeps
@@ -29,19 +28,6 @@ def row(rate: float, validation: float | None, steps: int | None = None, status:
 )
 def test_the_first_to_solve_or_else_the_lowest_loss(grid, rate):
     assert chosen_rate(grid) == rate
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["suite=core", "attention=abc", "attention.num_landmarks=4,8"], "single value of attention.num_landmarks"),
-        (["suite=core", "attention=abc", "seed=1", f"seed={SEED}"], "choose another seed"),
-    ],
-)
-def test_a_grid_that_cannot_be(overrides, message):
-    sweeps = suite_sweeps(overrides)
-    with pytest.raises(UserError, match=message):
-        tuned_sweeps(sweeps)
 
 
 def test_a_pattern_that_the_attention_does_not_support_is_left_to_the_scored_runs():
