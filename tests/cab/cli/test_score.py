@@ -78,11 +78,6 @@ def test_partial_has_no_effect_without_an_index(records, capsys):
     assert "note: --partial has no effect: no index is printed" in capsys.readouterr().err
 
 
-def test_ablation_requires_an_index(records, cab):
-    for arguments in (["results/core"], [str(records), "--score", "metrics"]):
-        assert "--show ablation requires an index" in cab("score", *arguments, "--show", "ablation", status=2).err
-
-
 def test_published_results_have_no_version_of_their_own(records, cab):
     metrics = csv_of(cab, "score", str(records), PAPER, "--score", "metrics")
     assert set(metrics["preset"]) == {"mini", "published"}
@@ -266,6 +261,7 @@ score EMPTY -> run a cell first, for example: `{EXAMPLE_COMMAND}`
 score EMPTY/nothing -> EMPTY/nothing does not exist: name a folder of records
 score RECORDS --score K -> no score to show: the results have index; use --score
 score {PAPER} --preset mini -> no result has preset 'mini' (available: published)
+score RECORDS --score metrics --show ablation -> --show ablation requires an index
 score RECORDS --csv --normalization papers -> unknown normalization 'papers': did you mean 'paper'
 correlation EMPTY -> no valid result in EMPTY;
 crossover EMPTY/costs.csv -> no cost file at

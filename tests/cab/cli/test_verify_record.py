@@ -98,9 +98,6 @@ def test_the_whole_replaces_the_quick_form_and_never_the_other_way(capsys, tmp_p
     assert read_rows(record)[0].mode == QUICK
     assert "already verified: 1," in verify(capsys, *arguments, "--quick")[2]
     assert "to verify: 1" in verify(capsys, *arguments)[2]
-    whole = read_rows(record)
-    verify(capsys, *arguments, "--quick", "--all")
-    assert read_rows(record) == whole
 
 
 def test_what_fails_loses_its_row_and_is_shown(capsys, tmp_path, file):

@@ -46,7 +46,7 @@ def test_a_glob_lists_the_names_that_match():
         assert sorted(job["attention"] for job in cells(*named, f"attention={glob}")[0]) == sorted(expected)
 
 
-def test_a_task_beside_the_index_runs_where_it_is_named():
+def test_a_task_outside_the_index_runs_where_it_is_named():
     jobs, left_out = cells("task=probe", "pattern=NC", "attention=vanilla")
     assert {job["dataset"] for job in jobs} == {"recall", "noisy", "copying", "compression"}
     assert left_out == []

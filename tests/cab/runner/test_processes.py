@@ -60,20 +60,6 @@ def test_two_processes_train_as_one(strategy, alone, tmp_path):
     assert both["metrics"][0]["value"] == pytest.approx(alone["metrics"][0]["value"], abs=1e-3)
 
 
-@pytest.mark.slow
-def test_two_processes_sample_the_images_of_one(tmp_path):
-    """With the weights of the best validation, which only the first process reads."""
-    options = ["task=sr", "pattern=NS", "trainer.micro_batch_size=2", "trainer.checkpoint_selection=best"]
-    one, two = (record(tmp_path / str(n), processes=n, cell=[*SETTINGS, *options]) for n in (1, 2))
-    for alone, both in zip(one["metrics"], two["metrics"], strict=True):
-        assert both["value"] == pytest.approx(alone["value"], rel=1e-4)
-
-
-@pytest.fixture(scope="module")
-def language_model(tmp_path_factory):
-    return record(tmp_path_factory.mktemp("alone"), processes=1, cell=LM)
-
-
 @pytest.mark.parametrize(
     ("step", "count"), [({}, 1), ({"SLURM_STEP_ID": "4294967291"}, 1), ({"SLURM_STEP_ID": "0"}, 4)]
 )
@@ -128,22 +114,6 @@ def test_parallel_steps_of_a_job_have_ports_of_their_own(monkeypatch):
         assert os.environ["MASTER_ADDR"] == "node1"
         ports.add(os.environ["MASTER_PORT"])
     assert len(ports) == 8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("overrides", [("ddp", "trainer.micro_batch_size=2"), ("fsdp",)])
-def test_two_processes_train_a_language_model_as_one(overrides, language_model, tmp_path):
-    """No batch norm here: micro-batches change nothing either."""
-    strategy, *more = overrides
-    alone = language_model
-    both = record(tmp_path, f"trainer.strategy={strategy}", *more, processes=2, cell=LM)
-    assert both["hash"] == alone["hash"]
-    losses = [[entry["loss"] for entry in run["history"]] for run in (alone, both)]
-    assert len(losses[0]) == 4
-    assert losses[0][-1] < losses[0][0]
-    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
-    [one], [two] = ([m["value"] for m in run["metrics"] if m["primary"]] for run in (alone, both))
-    assert two == pytest.approx(one, rel=1e-4)
 
 
 @pytest.mark.slow

@@ -112,11 +112,6 @@ def test_a_sweep_asks_once_before_it_runs(configs, caplog):
     assert run(configs) == ["cached"] * 4
 
 
-def test_a_single_cell_asks_the_same(configs):
-    with pytest.raises(UserError, match=r"1 of 1 record was measured with other code of the project \(cab.runner.bat"):
-        run_cell(configs[0])
-
-
 def test_a_record_from_before_an_upgrade_is_found_under_its_name(troubled):
     """The first of a configuration, and one named after its code."""
     config = troubled("trainer.max_steps=1")
