@@ -60,21 +60,9 @@ def test_two_processes_train_as_one(strategy, alone, tmp_path):
     assert both["metrics"][0]["value"] == pytest.approx(alone["metrics"][0]["value"], abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("step", "count"), [({}, 1), ({"SLURM_STEP_ID": "4294967291"}, 1), ({"SLURM_STEP_ID": "0"}, 4)]
-)
-def test_a_batch_script_is_one_process(step, count, monkeypatch, caplog):
-    """It has the variables of srun; an interactive shell also has a step, with a number of its own."""
-    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
-    for name, value in {"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", **step}.items():
-        monkeypatch.setenv(name, value)
-    _name_unused.cache_clear()
-    assert find_processes() == Processes(0, count, 0)
-    assert ("start it with `srun cab run ...`" in caplog.text) == (count == 1)
-
-
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}
-SRUN = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"}
+BATCH = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}  # also the variables of srun
+SRUN = {**BATCH, "SLURM_STEP_ID": "0"}
 
 
 @pytest.mark.parametrize(
@@ -84,6 +72,8 @@ SRUN = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_S
         ({"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "worker-0"}, Processes(1, 4, 0), ""),  # Kubernetes
         ({**TORCHRUN, **SRUN, "TORCHELASTIC_RUN_ID": "x"}, Processes(1, 4, 0), ""),
         (SRUN, Processes(2, 4, 1), ""),
+        (BATCH, Processes(), "start it with `srun cab run ...`"),
+        ({**BATCH, "SLURM_STEP_ID": "4294967291"}, Processes(), "start it with `srun cab run ...`"),  # of a shell
         (TORCHRUN, Processes(), "RANK=1 and WORLD_SIZE=4 of torchrun are not used"),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}, Processes(), "OMPI_COMM_WORLD_RANK=1"),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, Processes(), "PMI_RANK=1 and PMI_SIZE=2"),

@@ -57,8 +57,6 @@ def test_a_run_without_a_score_is_status_1_in_a_sweep_as_well(troubled, tmp_path
     cab("run", "--retry", "diverged", f"results_dir={tmp_path}")
     assert main(["run", "--retry", "failed,oom,diverged", f"results_dir={tmp_path}"]) == 0
     assert f"nothing to retry: no run in {tmp_path} is failed or oom or diverged" in capsys.readouterr().err
-    for command in (["run", "--retry", "failed", f"results_dir={tmp_path}/none"], ["status", f"{tmp_path}/none"]):
-        assert main(command) == 2
 
 
 def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(troubled, tmp_path, cab):
