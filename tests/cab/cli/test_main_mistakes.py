@@ -149,6 +149,10 @@ run --retry failed results_dir=nothing -> nothing is not a folder
 verify none --record rows.csv --checks same_seed -> remove --checks
 verify none --record rows.csv --device cuda -> remove --checks, --seed, --device and options
 verify none --record file -> file is not a table with columns attention,pattern
+run CELL attention=folder.py:Mine -> file 'folder.py' is a folder
+run CELL attention=results/local/0123.json:Mine -> its name does not end in .py
+run CELL attention=leaving.py:Mine -> cannot import leaving.py: ExitError: the code called
+run CELL --config-dir missing --cfg job -> the folder of configurations missing does not exist
 score --pattern NS,SN -> unknown pattern 'SN': did you mean … Known: CC, CS, NC, NS, causal_cross
 """
 """Commands with words of the line that they print. CELL is what the command does not set; CELL-task lacks the task."""
@@ -156,6 +160,8 @@ FILES = {
     "file": "kept",
     "results/local/0123.json": "kept",
     "broken.py": "import nothing_of_this_name",
+    "folder.py/kept": "kept",
+    "leaving.py": "exit()",
     "mine.py": "from torch import nn\nclass Mean(nn.Module): pass\nclass Leaky(Mean): pass\nclass NotAModule: pass",
 }
 
