@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -72,8 +73,9 @@ def die(job: Job) -> tuple[str, str]:
         pytest.param("killed.fault", ["SIGSEGV"], marks=pytest.mark.slow),
     ],
 )
-def test_a_cell_whose_worker_dies_runs_once_more(name, causes, troubled, tmp_path, monkeypatch):
+def test_a_cell_whose_worker_dies_runs_once_more(name, causes, troubled, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pool, "run_job", die)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     config = troubled()
     report = Report()
     waiting = Pool([[(Cell.from_config(config), Job(config, str(tmp_path / name)))]], report)
@@ -81,6 +83,14 @@ def test_a_cell_whose_worker_dies_runs_once_more(name, causes, troubled, tmp_pat
     assert len(report.failures) == len(causes)
     errors = [record["error"] for record in records(tmp_path)]
     assert errors == [f"LostProcessError: its worker died 2 times ({cause})" for cause in causes]
+    assert "runs:   0%" in capsys.readouterr().err, "a bar in a terminal"
+
+
+@pytest.mark.parametrize(("is_terminal", "start"), [(True, "\r\x1b[K"), (False, "")])
+def test_a_line_of_a_worker_names_its_run_and_wipes_the_bar(is_terminal, start, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    line = {"msg": "step 3", "run": "a cell"}
+    assert pool.RunFormatter().format(logging.makeLogRecord(line)) == f"{start}a cell: step 3"
 
 
 @pytest.mark.slow

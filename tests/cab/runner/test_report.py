@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
-import re
-import struct
-import subprocess
-import sys
-import termios
 import threading
 import time
 from pathlib import Path
@@ -28,9 +20,7 @@ from cab.runner.launch import run_jobs
 from cab.runner.plan import planned_runs
 from cab.runner.report import Job, Outcome, Report
 from cab.runner.run import run_cell
-from tests.helpers.command import ROOT
 from tests.helpers.earlier_records import as_before
-from tests.helpers.runs.processes import environment
 from tests.helpers.runs.troubled import trained
 
 
@@ -134,35 +124,3 @@ def test_a_slow_part_of_the_set_up_is_reported(monkeypatch):
     monkeypatch.setattr(cache.log, "info", lambda *_: said.set())
     with cache.report_waiting("loading the data"):
         assert said.wait(10)
-
-
-COMMAND = ["run", "-m", "task=lstf", "dataset=synthetic", "attention=vanilla,abc", "pattern=NC", "preset=smoke"]
-COMMAND += ["device=cpu", "cluster=local", "cluster.workers=2", "trainer.max_steps=8", "trainer.validate_every=4"]
-
-
-@pytest.mark.slow
-def test_two_workers_in_a_real_terminal(tmp_path):
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cab.cli.main", *COMMAND, f"results_dir={tmp_path / 'results'}"],
-        cwd=tmp_path,
-        env=environment(PYTHONPATH=str(ROOT)),
-        stdout=subprocess.DEVNULL,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    drawn = b""
-    while True:
-        try:
-            block = os.read(ours, 1 << 16)
-        except OSError:  # the other side is closed
-            break
-        if not block:
-            break
-        drawn += block
-    assert process.wait() == 0, drawn.decode()
-    text = drawn.decode()
-    for attention in ("vanilla", "abc"):
-        assert re.search(rf"finished: lstf synthetic M informer NC {attention} smoke 1 \(\d of 2", text), text
-    assert re.search(r"runs: +\d+%.*[12]/2", text), text
