@@ -58,7 +58,7 @@ def file(tmp_path):
     return write
 
 
-def test_a_row_a_pair_and_nothing_twice(capsys, tmp_path):
+def test_a_row_per_pair_and_nothing_twice(capsys, tmp_path):
     record = tmp_path / "verified.csv"
     arguments = ["none", "linear", "--record", record]
     status, out, err = verify(capsys, *arguments)
@@ -80,7 +80,7 @@ def test_a_row_a_pair_and_nothing_twice(capsys, tmp_path):
 @pytest.mark.parametrize(
     "change", [{"code_hash": "0" * 16}, {"contract": "0" * 16}, {"checks_hash": "0" * 16}, {"torch_version": "2.0"}]
 )
-def test_what_changed_is_verified_anew(capsys, tmp_path, change):
+def test_what_changed_is_verified_again(capsys, tmp_path, change):
     record = tmp_path / "verified.csv"
     verify(capsys, "none", "--record", record)
     rows = read_rows(record)

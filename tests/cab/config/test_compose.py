@@ -61,10 +61,10 @@ def test_table_1_and_the_windows_agree():
         assert (int(windows[dataset]["seq_len"]), int(windows[dataset]["pred_len"])) == lengths
 
 
-def test_table_5_speaks_of_one_cell_only():
+def test_a_row_of_table_5_applies_to_one_cell_only():
     for row in read_table("table5"):
-        told = tuned_options(row["task"], row["backbone"], row["pattern"], row["attention"])
-        assert told[row["option"]] == yaml.safe_load(row["value"])
+        found = tuned_options(row["task"], row["backbone"], row["pattern"], row["attention"])
+        assert found[row["option"]] == yaml.safe_load(row["value"])
     assert tuned_options("pcc", "pointr", "NC", "abc")["num_landmarks"] == 64
     assert tuned_options("lstf", "informer", "NC", "abc")["num_landmarks"] == 16
     assert tuned_options("sum", "transformer", "CS", "abc")["num_landmarks"] == 64

@@ -107,7 +107,7 @@ def test_parallel_steps_of_a_job_have_ports_of_their_own(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_goes_on_in_two_and_in_one(tmp_path):
+def test_a_run_of_two_processes_resumes_in_two_and_in_one(tmp_path):
     """From the shards of both: in two bit-identical to a run that was not killed, in one the same but for rounding."""
     options = [*LM, "trainer.checkpoint_every=1", "trainer.strategy=fsdp"]
     free = record(tmp_path / "free", processes=2, cell=options)

@@ -41,7 +41,7 @@ def clock(monkeypatch):
         (1, [(5, "completed", "")]),
     ],
 )  # fmt: skip
-def test_the_time_left_is_told_from_the_first_trained_cell_on(expected, story, clock):
+def test_the_time_left_is_estimated_from_the_first_trained_cell_on(expected, story, clock):
     report = Report(expected=expected, started=clock[0])
     for seconds, kind, progress in story:
         clock[0] += seconds

@@ -59,7 +59,7 @@ def change(what: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     if what == "attention":
         monkeypatch.setattr("cab.runner.cell.code_of", lambda cls: OTHER_CODE)  # noqa: ARG005
     if what == "data":
-        monkeypatch.setattr(Troubled, "fingerprint", lambda self: {"made": "anew"})  # noqa: ARG005
+        monkeypatch.setattr(Troubled, "fingerprint", lambda self: {"made": "again"})  # noqa: ARG005
     if what == "versions":
         monkeypatch.setattr("cab.runner.provenance.versions", lambda: {"torch": "0.1"})
     if what == "configuration":  # a default whose meaning changed
@@ -71,7 +71,7 @@ def change(what: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 DIFFERENCES = [
     ("configuration", r"trainer.learning_rate was 0\.\d+, is 0.3"),
     ("project", r"other code of the project \(backbones.made\)"),
-    ("data", r"other data \(made was for tests, is anew\)"),
+    ("data", r"other data \(made was for tests, is again\)"),
     ("versions", r"torch was \S+, is 0.1"),
     ("micro batch", "trainer.micro_batch_size was 4, is 2"),
 ]
@@ -153,7 +153,7 @@ def test_an_interrupted_run(what, words, is_in, troubled, monkeypatch, caplog):
     record = trained(troubled(*settings, *change(what, monkeypatch)))
     assert ("resuming from step" in caplog.text) == (what not in DECISIVE)
     assert re.search(words, caplog.text) or (what not in DECISIVE and is_in == "checkpoint")
-    assert record.data == {"made": "anew" if what == "data" else "for tests"}
+    assert record.data == {"made": "again" if what == "data" else "for tests"}
 
 
 def test_a_file_is_another_cell_with_other_code(tmp_path, monkeypatch):

@@ -104,7 +104,7 @@ def test_what_cannot_run_writes_and_deletes_nothing(troubled, tmp_path, monkeypa
     assert files_below(tmp_path) == before
 
 
-def test_a_diverged_run_can_go_on(troubled, tmp_path):
+def test_a_diverged_run_can_continue(troubled, tmp_path):
     record = run_cell(troubled("trainer.stop_when_diverged=false", "trainer.checkpoint_every=2", trouble="nan")).record
     assert (record.status, record.step) == ("diverged", 3)
     assert list(tmp_path.glob("*/step-00000006.ckpt")), "it stopped at once"
