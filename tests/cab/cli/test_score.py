@@ -104,14 +104,6 @@ def test_every_result_has_its_metrics_and_a_score_or_the_reason(tmp_path, cab):
     assert sorted(metrics["seeds"]) == [1, *[2] * 7]
 
 
-def test_runs_with_other_settings_are_rows_of_their_own(tmp_path, cab):
-    for seed, rate in enumerate((0.1, 0.1, 0.01)):
-        config = {"trainer": {"learning_rate": rate}}
-        make_record({"mse": 1.0}, attention="abc", seed=seed, config=config).write(tmp_path)
-    metrics = csv_of(cab, "score", str(tmp_path), "--score", "metrics")
-    assert metrics.set_index("attention")["seeds"].to_dict() == {"abc": 2, "abc [trainer.learning_rate=0.01]": 1}
-
-
 def test_a_lost_seed_has_one_number_and_one_text_in_every_form(tmp_path, capsys, cab):
     """Seeds with 30 and 32 and a diverged one: 31 of 2 seeds, and no index."""
     own, out = tmp_path / "own", tmp_path / "out"

@@ -201,6 +201,8 @@ def test_cells_are_composed_as_each_alone():
         ["attention=abc", "attention.num_landmarks=3", "seed=2"],
         ["attention=abc", "trainer.log_every=${seed}", "seed=2"],
         ["attention=abc", "trainer.log_every=${seed}", "seed=3"],
+        ["attention=abc", "results_dir=r/${seed}", "seed=2"],
+        ["attention=abc", "results_dir=r/${seed}", "seed=3"],
         ["attention=abc", "results_dir=${attention.name}", "seed=2"],
         ["attention=gla", "results_dir=${attention.name}", "seed=2"],
         ["attention=gla", "results_dir=${attention.name}", "seed=3"],

@@ -154,19 +154,6 @@ def test_a_dry_run_decides_as_the_run_does(troubled, tmp_path, capsys, cab):
     assert (sorted(statuses), count) == (["-", "finished"], "1")
 
 
-def test_a_seed_reaches_everything_that_depends_on_it():
-    """Seeds of a cell are composed once, unless another option contains the seed."""
-    cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "attention=abc", "preset=smoke"]
-    for folder, expected in (("r", ["r", "r", "r"]), ("r/${seed}", ["r/1", "r/2", "r/3"])):
-        report = Report()
-        jobs = list(
-            jobs_of([[*cell, f"results_dir={folder}", f"seed={seed}"] for seed in (1, 2, 3)], report, is_sweep=False)
-        )
-        assert [job.config["seed"] for job in jobs] == [1, 2, 3]
-        assert [job.config["results_dir"] for job in jobs] == expected
-        assert not report.failures
-
-
 def test_an_exception_of_one_cell_leaves_the_others(tmp_path, monkeypatch):
     """As a class of the user's raises it; a mistake in a value ends the sweep instead."""
     compose = launch.Composer.__call__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from attentions.softmax import VanillaAttention
 from cab.config.run_config import ClusterConfig
 from cab.errors import UnsupportedError, UserError
-from cab.files import cache
 from cab.records.files import record_path
 from cab.records.record import Record, with_checksum
 from cab.runner.launch import run_jobs
@@ -116,11 +114,3 @@ def test_a_record_from_before_an_upgrade_is_found_under_its_name(troubled):
     path.write_text(json.dumps(with_checksum(other)))
     assert Record.read(path).attention_code == "1" * 16
     assert run_cell(config).kind == "cached"
-
-
-def test_a_slow_part_of_the_set_up_is_reported(monkeypatch):
-    said = threading.Event()
-    monkeypatch.setattr(cache, "SLOW", 0.001)
-    monkeypatch.setattr(cache.log, "info", lambda *_: said.set())
-    with cache.report_waiting("loading the data"):
-        assert said.wait(10)

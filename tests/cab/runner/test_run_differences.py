@@ -15,7 +15,6 @@ from cab.cli.main import main
 from cab.errors import UserError
 from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import Identity, Program, changed_modules, differences
-from cab.records.names import names_of_programs
 from cab.records.record import Record, records_in
 from cab.registry.registries import ATTENTIONS
 from cab.results.guards import first_reference
@@ -232,8 +231,6 @@ def test_reference_results_are_in_no_row_with_others(tmp_path):
         results = first_reference(load(folder, with_reference=True).frame)
         names = set(results.loc[results["attention"].str.match(r"linear$|linear \["), "attention"])
         assert names == {"linear", f"linear [{code[:8]}]"}
-    programs = [write(tmp_path, "1" * 16, 1, day=1), write(tmp_path, "2" * 16, 2, day=2)]
-    assert set(names_of_programs(programs)) == {"abc", "abc [11111111]"}
 
 
 def test_seeds_of_different_code_of_the_project_are_averaged_on_request_only(tmp_path, caplog):

@@ -23,7 +23,6 @@ from cab.cli.main import main
 from cab.cli.terminal import TerminalHandler
 from cab.errors import Preempted
 from cab.records.record import Record, Status
-from cab.runner.cell import Cell
 from cab.runner.processes import Processes, StopSignals
 from cab.runner.provenance import ResourceUsage
 from cab.runner.run import run_cell
@@ -86,11 +85,6 @@ def test_only_the_first_process_of_a_run_reports(troubled, tmp_path, monkeypatch
     monkeypatch.setattr("cab.runner.run._attempt", lambda _: None)
     monkeypatch.setattr(Processes, "agree", lambda *_: True)
     assert cab("run", *TROUBLED, f"results_dir={tmp_path}") == ("", "")
-
-
-def test_yes_and_no_mean_true_and_false(troubled):
-    for word, meant in {"no": False, "off": False, "No": False, "yes": True, "on": True, "TRUE": True}.items():
-        assert Cell.from_config(troubled(f"force={word}")).config.force is meant
 
 
 def test_what_cannot_run_writes_and_deletes_nothing(troubled, tmp_path, monkeypatch):
