@@ -16,6 +16,7 @@ from cab.errors import UserError
 from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import Identity, Program, changed_modules, differences
 from cab.records.record import Record, records_in
+from cab.registry.program import UNKNOWN
 from cab.registry.registries import ATTENTIONS
 from cab.results.guards import first_reference
 from cab.results.load import load, load_results
@@ -129,6 +130,14 @@ def test_other_code_of_the_attention_is_a_result_of_its_own(troubled, monkeypatc
     assert len(cell_statuses(folder)) == 2
     monkeypatch.setattr("cab.runner.cell.code_of", lambda cls: "1" * 16)  # noqa: ARG005
     assert run_cell({**troubled(), "accept_code": True}).record == second, "the later one"
+
+
+def test_an_attention_whose_code_is_in_no_file_runs_again(troubled, monkeypatch, caplog):
+    monkeypatch.setattr("cab.runner.cell.code_of", lambda cls: "")  # noqa: ARG005
+    for module in ("provenance", "run"):
+        monkeypatch.setattr(f"cab.runner.{module}.program_of", lambda *_, **__: Program({"__main__": UNKNOWN}, {}))
+    assert [run_cell(troubled("trainer.max_steps=1")).kind for _ in range(2)] == ["completed"] * 2
+    assert "runs again: the code of the attention is in no file" in caplog.text
 
 
 @pytest.mark.parametrize(
