@@ -48,11 +48,11 @@ def test_the_time_left_is_estimated_from_the_first_trained_cell_on(expected, sto
 
 
 def test_a_cell_without_a_record_is_none_of_the_rest():
-    report = Report(expected=3)
+    report = Report(expected=4)
     report.add_error(UnsupportedError("no such cell"), "cab run a")
     report.add_error(UserError("a mistake"), "cab run b")
-    report.add(Outcome("c", "completed", None))
-    assert report.progress() == ""
+    report.add(Outcome("c", "cached", None))
+    assert report.progress() == " (1 of 2)"
     assert (report.left_out, report.failures) == (["no such cell"], ["cab run b: a mistake"])
 
 
