@@ -58,8 +58,6 @@ def with_files(overrides: Sequence[str], file: Path | None) -> list[str]:
     names = [override.partition("=")[2] for override in overrides if is_experiment(override)]
     layers = [list(_overrides(path)) for path in ([file] if file else []) + [_experiment(name) for name in names]]
     layers.append([override for override in overrides if not is_experiment(override)])
-    if len(layers) == 1:
-        return layers[0]
     merged: dict[str, str] = {}
     for layer in layers:
         keys = [override.partition("=")[0].lstrip("+") for override in layer]

@@ -83,14 +83,14 @@ def suite_options(cell: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def make_record(
     metrics: Mapping[str, float | None] | Sequence[Metric],
     *,
-    beside: Collection[str] = (),
+    unscored: Collection[str] = (),
     baselines: Mapping[str, Mapping[str, float]] | None = None,
     cost: Cost = COST,
     **changes: Any,
 ) -> Record:
-    """The record of a finished run with these metrics, those ``beside`` not scored; ``changes`` as above."""
+    """The record of a finished run with these metrics, those of ``unscored`` not primary; ``changes`` as above."""
     if isinstance(metrics, Mapping):
-        metrics = [make_metric(name, value, primary=name not in beside) for name, value in metrics.items()]
+        metrics = [make_metric(name, value, primary=name not in unscored) for name, value in metrics.items()]
     return Record.finished(
         make_about(**changes),
         metrics=metrics,

@@ -1,4 +1,4 @@
-"""Recurrent methods: what is kept beside what is forgotten, and both ends of decays in low precision."""
+"""Recurrent methods: what is kept alongside what is forgotten, and both ends of decays in low precision."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def drawn(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["head", "feature"])
 @pytest.mark.parametrize("rate", [-1e30, -200.0, -1e-7])
-def test_digits_are_kept_beside_what_is_forgotten(rate: float, kind: str) -> None:
+def test_digits_are_kept_alongside_what_is_forgotten(rate: float, kind: str) -> None:
     """float32 against float64: the rate at some tokens, slow decays at the others, through whole blocks."""
     length = 3 * BLOCK
     heads = [drawn(ROWS, HEADS, length, width) for width in (KEYS, KEYS, VALUES)]

@@ -138,6 +138,7 @@ def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
     process = cab("paper", "dilution", str(record), "--out", "b", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert ", trained" in process.stdout
+    assert "area" in process.stdout
     assert len(rows(tmp_path / "b/dilution.csv")) == 200
     (record.with_suffix("") / "weights.pt").unlink()
     process = cab("paper", "dilution", str(record), cwd=tmp_path)

@@ -12,13 +12,9 @@ CELL |= {"preset": "smoke", "device": "cpu"}
 MISTAKES = r"""
 run CELL force=maybe -> unable to interpret input, got 'maybe'; for example force=false
 run CELL attention.num_landmarks=2.5 -> Input should be a valid integer, got 2.5; for example attention.num_landmarks=16
-run CELL attention.num_landmarks="'8'" -> attention.num_landmarks: Input should be a valid integer, got '8'
 run CELL backbone.dropout=1.5 -> backbone.dropout: Input should be less than 1, got 1.5
-run CELL backbone.embed_dim=8.5 -> should be a valid integer, got 8.5; for example backbone.embed_dim=512
 run CELL backbone.embed_dim=7 -> embed_dim
 run CELL backbone.num_heads=0 -> num_heads
-run CELL task.pred_len=soon -> task.pred_len: Input should be a valid integer
-run CELL seed=1.5 -> seed: Input should be a valid integer, got 1.5; for example seed=1
 run CELL retry=[lost] -> retry must be a list of finished, oom, diverged, failed
 run CELL other_attention=3 -> a valid string or Input should be a valid dictionary, got 3
 run CELL 'other_attention={CS: 3}' -> an attention must be a name or a mapping with 'name'
@@ -39,15 +35,11 @@ run CELL results_dir="''" -> results_dir: String should have at least 1 characte
 run CELL results_dir=file/below -> results_dir: file is not a folder
 run CELL results_dir=LONG -> results_dir
 run CELL results_dir=/proc/results -> /proc
-run CELL cluster=local cluster.workers=many -> cluster.workers: Input should be a valid integer, got 'many'
 run CELL cluster=local cluster.workers_per_gpu=0 -> workers_per_gpu: Input should be greater than or equal to 1, got 0
 run CELL cluster=local +cluster.speed=1 -> unknown option 'cluster.speed'
-run CELL cluster=slurm cluster.wait=maybe -> cluster.wait: Input should be a valid boolean
 run CELL cluster=slurm cluster.gpus=1.5 -> cluster.gpus: Input should be a valid integer, got 1.5
 run CELL-task -> name a task: task=NAME
-run CELL-dataset -> name a dataset: dataset=NAME
 run CELL-attention -> name an attention: attention=NAME
-run CELL-pattern -> name a pattern: pattern=NAME
 run CELL attention=vanila -> unknown attention 'vanila' … did you mean 'vanilla'
 run CELL backbone=infomer -> unknown backbone … 'informer'
 run CELL task=lst -> unknown task … 'lstf'
@@ -64,15 +56,9 @@ run CELL other_attention=vanila -> unknown attention 'vanila'
 run CELL dataset=etth1 data_root=nowhere -> the folder data_root=nowhere does not exist … cab data download etth1
 leaderboard --out file -> --out: file is not a folder
 leaderboard --out '' -> an argument of cab leaderboard is empty
-leaderboard --out= -> an argument of cab leaderboard is empty, '--out='; remove it
-efficiency abc --lengths , -> an argument of cab efficiency is empty, ','; remove it
 efficiency abc --phase=,, -> an argument of cab efficiency is empty, '--phase=,,'; remove it
-verify abc --checks , -> an argument of cab verify is empty, ','; remove it
-score --task ', ,' -> an argument of cab score is empty, ', ,'; remove it
-run --retry , -> an argument of cab run is empty, ','; remove it
 run -m task=lstf seed=, -> an argument of cab run is empty, 'seed=,'; remove it
 score file/below -> file/below does not exist: name a folder of records
-correlation nothing -> nothing does not exist: name a folder of records
 status file -> file is not a folder
 score --check file -> file is not a valid result record
 reproduce results/local/0123.json -> is not a valid result record
@@ -100,9 +86,7 @@ run -m task=lstf, pcc -> cannot read the override 'task=lstf,'; remove the comma
 efficiency abc --lengths 256,512 -> separate the values by spaces: `--lengths 256 512`
 list attention --pattern NC -> unknown table 'attention': did you mean 'attentions'?
 run lr=0.1 -> unknown option 'lr': did you mean 'trainer.learning_rate'?
-run batch_size=8 -> did you mean 'trainer.batch_size'?
 run epochs=3 -> did you mean 'trainer.max_epochs'?
-run gpus=2 -> did you mean 'cluster.gpus'?
 run model=informer -> did you mean 'backbone'?
 run cluster=slrm --help -> unknown cluster 'slrm': did you mean 'slurm'?
 scor -> did you mean 'score'
@@ -130,6 +114,48 @@ verify mine.py:Nothing --pattern CS -> no torch.nn.Module class 'Nothing' in
 verify mine.py:NotAModule --pattern CS -> it has: Mean, Leaky
 verify mine.py:Mean -> name its pattern with --pattern
 verify broken.py:A --pattern CS -> ModuleNotFoundError: No module named 'nothing_of_this_name'
+run CELL device=tpu --explain -> device: Input should be 'auto', 'cpu' or 'cuda', got 'tpu'
+run CELL engine=quick --dry-run -> unknown engine 'quick' (known: fairseq, torch)
+run CELL trainer.kernels=fls -> unknown kernels
+run CELL trainer.kernels={recurrence:fls} -> unknown kernels
+run CELL trainer.kernels={recurence:fla} -> unknown kernels
+run -m CELL seed=two -> seed: Input should be a valid integer, got 'two'; for example seed=1
+run -m CELL seed=1,two -> seed: Input should be a valid integer, got 'two'; for example seed=1
+run -m CELL trainer.max_steps=10,ten --dry-run -> trainer.max_steps: Input should be a valid integer, got 'ten'
+run -m CELL trainer.learning_rate=-1 -> trainer.learning_rate: Input should be greater than or equal to 0, got -1
+run -m CELL task.pred_len=1,x cluster=local -> task.pred_len: Input should be a valid integer, got 'x'; for example task
+run -m CELL attention.num_landmarks=2,w cluster=local -> attention.num_landmarks: Input should be a valid integer
+run -m CELL attention=glob(zz*) -> no attention matches 'attention=glob
+run -m CELL --explain -> --explain prints one configuration
+run CELL attention=abc,linear -> has several values; add -m
+run CELL pattern=NC,CS -> has several values; add -m
+run CELL seed=range(1,3) -> has several values; add -m
+run CELL attention=abc(num_landmarks=32) -> landmarks=32)'; write … attention.OPTION=VALUE
+run CELL attention=gla*3,vanilla pattern=CS -> add -m to run them all: … write one stack in brackets: attention=[gla
+run CELL attention=local+linear attention.local.window=8 -> has no option 'window'
+run CELL attention=local+linear attention.window_size=8 -> such as attention.local.window_size
+run CELL attention=[gla,vanila] -> unknown attention 'vanila'
+run CELL attention=[[gla,vanilla],abc] -> a stack in a stack is not supported; list all layers
+run task=tts dataset=synthetic attention=abc pattern=NS -> name a backbone: … one of fastspeech2, transformer_tts
+run task=tts task.source=voice backbone=transformer_tts attention=abc pattern=CC -> , or a name of your own
+run suite=paper task=glue -> task of suite=paper
+run suite=paper dataset=imdb -> dataset of suite=paper
+run suite=paper preset=huge -> preset
+run suite=paper attention=of_nobody -> attention
+run suite=paper backbone=sr3 pattern=CC -> Table 3 has no cell
+run suite=core attention=abc attention.num_landmarks=4,8 tune=true -> single value of attention.num_landmarks
+run suite=core attention=abc dataset=mqar -> suite=core sets the dataset; remove dataset=
+run suite=core attention=abc preset=paper -> suite=core sets the preset; remove preset=
+run CELL --debg -> unknown flag '--debg': did you mean '--debug'?
+run suite=core attention=abc seed=1,1000 tune=true -> choose another seed
+run --retry failed results_dir=nothing -> nothing is not a folder
+verify none --record rows.csv --checks same_seed -> remove --checks
+verify none --record rows.csv --device cuda -> remove --checks, --seed, --device and options
+verify none --record file -> file is not a table with columns attention,pattern
+run CELL attention=folder.py:Mine -> file 'folder.py' is a folder
+run CELL attention=results/local/0123.json:Mine -> its name does not end in .py
+run CELL attention=leaving.py:Mine -> cannot import leaving.py: ExitError: the code called
+run CELL --config-dir missing --cfg job -> the folder of configurations missing does not exist
 score --pattern NS,SN -> unknown pattern 'SN': did you mean … Known: CC, CS, NC, NS, causal_cross
 """
 """Commands with words of the line that they print. CELL is what the command does not set; CELL-task lacks the task."""
@@ -137,6 +163,8 @@ FILES = {
     "file": "kept",
     "results/local/0123.json": "kept",
     "broken.py": "import nothing_of_this_name",
+    "folder.py/kept": "kept",
+    "leaving.py": "exit()",
     "mine.py": "from torch import nn\nclass Mean(nn.Module): pass\nclass Leaky(Mean): pass\nclass NotAModule: pass",
 }
 

@@ -42,7 +42,7 @@ PROGRAM = "import sys; from cab.cli.main import main; sys.exit(main(sys.argv[1:]
     ids=["cab", "module", "pool", "torchrun"],
 )
 @pytest.mark.slow
-def test_a_cell_runs_beside_hostile_files(command, hostile):
+def test_a_cell_runs_next_to_hostile_files(command, hostile):
     process = run(command, hostile)
     assert process.returncode == 0, process.stderr
     assert len(list((hostile / "results").glob("*.json"))) == 1

@@ -38,6 +38,8 @@ def test_a_sweep_skips_what_cannot_run_and_is_done_once(tmp_path, cab):
     sweep.append("trainer.max_steps=1")
     first = cab("run", *sweep)
     assert "skipped: attention 'probsparse' does not support pattern NC" in first.err
+    alone = cab("run", "-m", *overrides(attention="probsparse", pattern="NC"), status=2).err
+    assert "nothing can run: attention 'probsparse' does not support pattern NC" in alone
     [path] = (tmp_path / "r").glob("*.json")
     record = json.loads(path.read_text())
     assert path.stem == record["hash"]

@@ -42,7 +42,7 @@ def test_the_help_fits_two_screens_and_lists_data_sets_by_task():
         assert re.search(rf"^  {task.name} .*{task.datasets[0]}", text, flags=re.MULTILINE)
 
 
-def test_the_options_of_what_is_named_come_besides(cab):
+def test_the_options_of_named_choices_are_listed(cab):
     found = options(cab("run", "task=lstf", "attention=abc,local", "--help").out)
     assert found["attention.num_landmarks"] == ("16", "memory slots r of each head.")
     assert found["attention.extent"][0] == "total"

@@ -34,7 +34,7 @@ def records(tmp_path):
             for seed in range(3):
                 metrics = {"mse": value + 0.05 * seed * (-1) ** place, "mse_all_windows": 9.0}
                 cell = {"task": "mine", "dataset": dataset, "config_variant": "M", "attention": name, "seed": seed}
-                make_record(metrics, beside=["mse_all_windows"], **cell).write(folder)
+                make_record(metrics, unscored=["mse_all_windows"], **cell).write(folder)
     return folder
 
 
@@ -78,11 +78,6 @@ def test_partial_has_no_effect_without_an_index(records, capsys):
     assert "note: --partial has no effect: no index is printed" in capsys.readouterr().err
 
 
-def test_ablation_requires_an_index(records, cab):
-    for arguments in (["results/core"], [str(records), "--score", "metrics"]):
-        assert "--show ablation requires an index" in cab("score", *arguments, "--show", "ablation", status=2).err
-
-
 def test_published_results_have_no_version_of_their_own(records, cab):
     metrics = csv_of(cab, "score", str(records), PAPER, "--score", "metrics")
     assert set(metrics["preset"]) == {"mini", "published"}
@@ -107,14 +102,6 @@ def test_every_result_has_its_metrics_and_a_score_or_the_reason(tmp_path, cab):
     assert "no score to show: paper lstf" in cab("score", str(tmp_path), "--show", "pairwise", status=2).err
     metrics = csv_of(cab, "score", str(tmp_path))
     assert sorted(metrics["seeds"]) == [1, *[2] * 7]
-
-
-def test_runs_with_other_settings_are_rows_of_their_own(tmp_path, cab):
-    for seed, rate in enumerate((0.1, 0.1, 0.01)):
-        config = {"trainer": {"learning_rate": rate}}
-        make_record({"mse": 1.0}, attention="abc", seed=seed, config=config).write(tmp_path)
-    metrics = csv_of(cab, "score", str(tmp_path), "--score", "metrics")
-    assert metrics.set_index("attention")["seeds"].to_dict() == {"abc": 2, "abc [trainer.learning_rate=0.01]": 1}
 
 
 def test_a_lost_seed_has_one_number_and_one_text_in_every_form(tmp_path, capsys, cab):
@@ -266,6 +253,7 @@ score EMPTY -> run a cell first, for example: `{EXAMPLE_COMMAND}`
 score EMPTY/nothing -> EMPTY/nothing does not exist: name a folder of records
 score RECORDS --score K -> no score to show: the results have index; use --score
 score {PAPER} --preset mini -> no result has preset 'mini' (available: published)
+score RECORDS --score metrics --show ablation -> --show ablation requires an index
 score RECORDS --csv --normalization papers -> unknown normalization 'papers': did you mean 'paper'
 correlation EMPTY -> no valid result in EMPTY;
 crossover EMPTY/costs.csv -> no cost file at

@@ -18,7 +18,7 @@ CHECKS = ["--quick", "--checks", "lookahead_gradient,lookahead_perturbation,look
 MINE = '''
     import torch
     from torch import nn
-    from beside import SCALE
+    from scales import SCALE
 
     class Mean(nn.Module):
         """The mean so far, and what comes after it when `leak` is set."""
@@ -37,15 +37,12 @@ MINE = '''
 
     class Leaky(Mean):
         leak = 1e-3
-
-    class NotAModule:
-        pass
 '''
 
 
 @pytest.fixture
 def file(tmp_path):
-    (tmp_path / "beside.py").write_text("SCALE = 2.0\n")
+    (tmp_path / "scales.py").write_text("SCALE = 2.0\n")
     path = tmp_path / "mine_to_verify.py"
     path.write_text(textwrap.dedent(MINE))
     return path
@@ -109,7 +106,7 @@ def test_a_file_never_replaces_another_module(capsys, tmp_path):
     for folder, name in (("one", "One"), ("two", "Two")):
         path = tmp_path / folder / "csv.py"
         path.parent.mkdir()
-        path.write_text(textwrap.dedent(MINE).replace("from beside import SCALE", "SCALE = 1").replace("Mean", name))
+        path.write_text(textwrap.dedent(MINE).replace("from scales import SCALE", "SCALE = 1").replace("Mean", name))
         status, _, err = verify(capsys, f"{path}:{name}", "--pattern", "CS", "--checks", "same_seed")
         assert status == 0, err
     assert sys.modules["csv"] is standard

@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from cab.cli.main import main
-from cab.errors import UserError
 from cab.registry import tables
 
 pytestmark = pytest.mark.usefixtures("own_configs")
@@ -95,14 +94,6 @@ def test_a_mistake_in_a_file_names_the_file(place, line, message, tmp_path, caps
     option = f"{key}.{value[1:-1]}".replace(": ", "=") if value[0] == "{" else f"{key}={value}"
     assert main(["run", *cell, "attention=local", "preset=smoke", option, "--cfg", "job"]) == 2
     assert str(file) not in capsys.readouterr().err, "the command line has the mistake"
-
-
-def test_unreadable_folder_is_a_user_error(monkeypatch):
-    monkeypatch.setenv(tables.ADDED, "missing")
-    tables.config_folders.cache_clear()
-    with pytest.raises(UserError, match="the folder of configurations missing does not exist"):
-        tables.config_folders()
-    tables.config_folders.cache_clear()
 
 
 def test_a_mistake_of_the_command_line_is_not_that_of_a_file(tmp_path, capsys):

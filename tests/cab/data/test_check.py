@@ -23,8 +23,8 @@ def test_every_data_set_of_every_task_is_described() -> None:
     used = {(task.name, name) for task in tasks for name in task.datasets if not is_generated(name)}
     for task, name in used:
         assert task in data_set(name).tasks
-    beside = {"celebahq", "gpt2_bpe", "bart_bpe"}  # what SR is scored on, and the published tokenizers
-    assert set(data_sets()) - {name for _, name in used} == beside
+    others = {"celebahq", "gpt2_bpe", "bart_bpe"}  # what SR is scored on, and the published tokenizers
+    assert set(data_sets()) - {name for _, name in used} == others
 
 
 @pytest.mark.parametrize("name", data_sets())

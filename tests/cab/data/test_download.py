@@ -221,22 +221,23 @@ def test_the_next_download_fetches_what_is_missing(
     assert not {host.path("LJSpeech-1.1.tar.bz2"), host.path("train/1.txt")} & set(host.requests)
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "train/../../x.txt"])
-def test_a_list_that_leads_outside_is_refused(path: str, hosts: dict[str, DataSet], host: Host, tmp_path: Path) -> None:
-    host.files[host.path("train_files.txt")] = f"train/1.txt\n{path}\n".encode()
-    with pytest.raises(UserError, match="which is not a path below"):
-        download(hosts["pg19"], tmp_path)
-    assert files_below(tmp_path) == []
-
-
-def test_a_bad_archive_without_a_known_checksum_is_not_kept(
-    hosts: dict[str, DataSet], host: Host, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "file", "content", "lost", "words"),
+    [
+        ("pg19", "train_files.txt", b"train/1.txt\n/etc/passwd\n", "", "which is not a path below"),
+        ("pg19", "train_files.txt", b"train/1.txt\ntrain/../../x.txt\n", "", "which is not a path below"),
+        ("ljspeech", "ljspeech_mfa.zip", zip_of({"another.txt": b""}), "TextGrid", "it is a different archive"),
+        ("ecl", "electricity.txt.gz", gzip.compress(b"1,2,3\n"), "", "line 1: 3 numbers instead of 321: a different"),
+    ],
+)
+def test_a_wrong_file_without_a_known_checksum_is_not_kept(
+    name: str, file: str, content: bytes, lost: str, words: str, hosts: dict[str, DataSet], host: Host, tmp_path: Path
 ) -> None:
-    host.files[host.path("ljspeech_mfa.zip")] = zip_of({"another.txt": b""})
-    with pytest.raises(UserError, match="it is a different archive"):
-        download(hosts["ljspeech"], tmp_path)
-    assert not (tmp_path / "tts" / "TextGrid").exists()
-    assert not list(tmp_path.rglob(".cab-data*"))
+    host.files[host.path(file)] = content
+    items = [dataclasses.replace(item, bytes=None, sha256=None) for item in hosts[name].items]
+    with pytest.raises(UserError, match=words):
+        download(dataclasses.replace(hosts[name], items=items), tmp_path)
+    assert not [path for path in files_below(tmp_path) if lost in path or ".cab-data" in path]
 
 
 def test_a_file_with_another_content_is_replaced(hosts: dict[str, DataSet], host: Host, tmp_path: Path) -> None:
@@ -245,14 +246,6 @@ def test_a_file_with_another_content_is_replaced(hosts: dict[str, DataSet], host
     file.write_bytes(published.replace(b"x", b"y"))  # the same size and number of rows
     assert download(hosts["etth1"], tmp_path)[0].state is State.READY
     assert file.read_bytes() == published
-
-
-def test_a_table_of_another_edition_is_refused(hosts: dict[str, DataSet], host: Host, tmp_path: Path) -> None:
-    host.files[host.path("electricity.txt.gz")] = gzip.compress(b"1,2,3\n", mtime=0)
-    item = dataclasses.replace(hosts["ecl"].items[0], bytes=None, sha256=None)
-    with pytest.raises(UserError, match="line 1: 3 numbers instead of 321: a different edition"):
-        download(dataclasses.replace(hosts["ecl"], items=[item]), tmp_path)
-    assert files_below(tmp_path) == []
 
 
 def test_two_downloads_at_once_fetch_each_file_once(hosts: dict[str, DataSet], host: Host, tmp_path: Path) -> None:
@@ -272,16 +265,16 @@ def test_the_command_names_manual_steps(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"--data-root {tmp_path} --source DOWNLOADED_FILE_OR_FOLDER" in capsys.readouterr().out
 
 
-def test_data_and_tokenizers_are_brought_where_the_run_is_told_to(
+def test_a_run_downloads_data_and_tokenizers_only_if_it_is_configured_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names: list[str] = []
     monkeypatch.setattr("cab.data.download.download", lambda each, _: (names.append(each.name), []))
     overrides = ["task=lm", "dataset=pg19", "attention=vanilla", "pattern=CS", "preset=paper"]
     config = compose([*overrides, f"data_root={tmp_path}"])
-    told, untold = (Cell.from_config({**config, "data": {"download": download}}) for download in ("yes", False))
-    assert told.hash == untold.hash, "where its data come from is no part of what a cell is"
-    for each, expected in ((untold, []), (told, ["pg19", "gpt2_bpe"])):
+    downloading, other = (Cell.from_config({**config, "data": {"download": download}}) for download in ("yes", False))
+    assert downloading.hash == other.hash, "the hash of a cell does not depend on the source of its data"
+    for each, expected in ((other, []), (downloading, ["pg19", "gpt2_bpe"])):
         with pytest.raises(UserError, match="cab data download "):
             load_data(each)
         assert names == expected

@@ -32,42 +32,23 @@ def fail(folder: Path) -> None:
     raise RuntimeError("half way")
 
 
-def cut(folder: Path) -> None:
-    (folder / "data").write_text("who")
-
-
-def change(folder: Path) -> None:
-    (folder / "data").write_text("WHOLE")
-
-
-def forget(folder: Path) -> None:
-    (folder / "data").unlink()
-
-
-def damage_key(folder: Path) -> None:
-    (folder / "key.json").write_text("[1, {")
-
-
-def lose_key(folder: Path) -> None:
-    (folder / "key.json").unlink()
-
-
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("name", "content", "message"),
     [
-        (cut, "data has 3 bytes instead of 5"),
-        (change, "the content of data has changed"),
-        (forget, "data is missing"),
-        (damage_key, r"key\.json cannot be read"),
-        (lose_key, r"key\.json is missing"),
+        ("data", "who", "data has 3 bytes instead of 5"),
+        ("data", "WHOLE", "the content of data has changed"),
+        ("data", None, "data is missing"),
+        ("key.json", "[1, {", r"key\.json cannot be read"),
+        ("key.json", None, r"key\.json is missing"),
     ],
 )
 def test_a_damaged_entry_is_made_again(
-    damage: Callable[[Path], None], message: str, root: Path, caplog: pytest.LogCaptureFixture
+    name: str, content: str | None, message: str, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = prepared("numbers", {}, write)
     (root / f".{folder.name}-killed").mkdir()  # of a build that was killed
-    damage(folder)
+    (folder / name).unlink()
+    (folder / name).write_text(content) if content else None
     cache._CHECKED.clear()  # as in another process
     assert (prepared("numbers", {}, write) / "data").read_text() == "whole"
     assert re.search(f"rebuilding .*{message}", caplog.text)

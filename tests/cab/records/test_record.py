@@ -44,7 +44,7 @@ def failed(**changes: Any) -> Record:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    record = make_record({"mse": 0.1 + 0.2, "mae": None}, beside=["mae"], baselines={"naive": {"mse": 2.5}})
+    record = make_record({"mse": 0.1 + 0.2, "mae": None}, unscored=["mae"], baselines={"naive": {"mse": 2.5}})
     path = record.write(tmp_path)
     assert path == tmp_path / f"{record.hash}.json"
     assert Record.read(path) == record

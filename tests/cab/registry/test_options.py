@@ -71,6 +71,8 @@ def test_metadata_of_an_annotation_may_be_unhashable():
         (int | float, 0.5, 0.5),
         (str | float, "5", "5"),
         (bool, "yes", True),
+        (bool, "off", False),
+        (bool, "TRUE", True),
         (int, np.int64(3), 3),
     ],
     ids=str,

@@ -174,8 +174,6 @@ def test_it_does_not_depend_on_who_first_uses_a_public_name(tmp_path):
 
 def test_stale_bytecode_is_not_executed(tmp_path):
     """A helper of the same size and time as the one that was compiled."""
-    import os
-
     program = "import sys, cab; sys.path.insert(0, '.'); import stale; print(stale.X)"
     for number in "12":
         (tmp_path / "stale.py").write_text(f"X = {number}\n")

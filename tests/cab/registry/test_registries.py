@@ -100,7 +100,7 @@ def test_a_broken_module_takes_no_other_down(plugin):
     assert [entry.name for entry in registry.load()] == ["deep", "first"]
 
 
-def test_what_the_text_does_not_tell_is_imported(plugin):
+def test_what_the_text_does_not_show_is_imported(plugin):
     loop = "for name in ('one', 'two'):\n    register_attention(name, patterns='NS', complexity='n', paper='-')(\n"
     loop += "        type(name.capitalize(), (Attention,), {})\n    )\n"
     alias = "from cab import Attention, register_attention as register\n"

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from cab import FlaLayer, LayerPosition, Pattern, UserError, build_attention, build_backbone, use_in_transformers
 from cab.attention import SINGLE_LAYER
-from cab.config.compose import check_overrides, compose
+from cab.config.compose import compose
 from cab.records.names import installed_code
 from cab.registry.build import state_bytes
 from cab.registry.program import code_of, modules_of
@@ -131,21 +131,6 @@ def test_a_sweep_names_stacks_among_attentions():
         "attention 'local,fnet' does not support pattern CS (supported: local NS CS, fnet NS)"
     )
     assert left_out[1].startswith("attention 'gla,fnet' does not support pattern CS (supported: gla CS, fnet NS)")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["attention=gla*3,vanilla"], r"add -m to run them all: .*; write one stack in brackets: attention=\[gla"),
-        (["attention=local+linear", "attention.local.window=8"], "has no option 'window'"),
-        (["attention=local+linear", "attention.window_size=8"], "such as attention.local.window_size"),
-        (["attention=[gla,vanila]"], "unknown attention 'vanila'"),
-        (["attention=[[gla,vanilla],abc]"], "a stack in a stack is not supported; list all layers"),
-    ],
-)
-def test_overrides_name_the_fix(overrides, message):
-    with pytest.raises(UserError, match=message):
-        check_overrides([*CELL, *overrides])
 
 
 def test_outside_a_network_only_the_shares_of_a_stack_matter():

@@ -57,7 +57,7 @@ def test_probes_have_a_row_per_setting_and_a_curve_where_all_else_is_equal(tmp_p
         for name, accuracy in {"vanilla": 1.0, "linear": linear + 0.01 * seed}.items():
             scores = {"accuracy": accuracy, "sequences": accuracy / 2}
             names = {**place, "config_variant": f"pairs {pairs}", "attention": name, "seed": seed}
-            add(scores, beside=["sequences"], baselines=baselines, config=config, **names)
+            add(scores, unscored=["sequences"], baselines=baselines, config=config, **names)
     table = table_of(PROBES, tmp_path / "results", "probe")
     assert len(table) == 8
     row = table[(table["attention"] == "linear") & (table["pairs"] == 16) & (table["embed_dim"] == 64)].iloc[0]

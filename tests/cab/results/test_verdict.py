@@ -47,3 +47,12 @@ def test_score_prints_verdicts(tmp_path: Path, cab: Command) -> None:
     for name in ("Mine", MINE):
         assert "Mine, pattern CS: 1 of 3 core cells" in cab("score", tmp_path, "--attention", name).out
     cab("score", tmp_path, "--attention", "Min", status=2)
+
+
+def test_the_table_of_k_has_own_attentions_by_their_k_in_the_first_cell(tmp_path: Path, cab: Command) -> None:
+    for name, task, share in (("mine", "lstf", 80), ("mine", "lm", 70), ("other", "lstf", 90)):
+        for record in seeds(task, name, share):
+            record.write(tmp_path)
+    _, *rows = (line.split()[:3] for line in cab("score", tmp_path, "--score", "K").out.splitlines())
+    own = [["other", "(yours)", "90"], ["mine", "(yours)", "80"]]
+    assert rows == [["vanilla", "100", "100"], *own, ["none", "0", "0"]]

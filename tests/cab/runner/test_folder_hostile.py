@@ -30,7 +30,7 @@ class Payload:
 
 @pytest.fixture
 def hostile(uncut, tmp_path):
-    """Results of a real cell beside records whose every name and file is made to do harm."""
+    """Results of a real cell, and records with harmful names and files."""
     folder = Path(shutil.copytree(uncut.config["results_dir"], tmp_path / "results"))
     mark = tmp_path / "executed"
     tag = f"!!python/object/apply:os.system ['touch {mark}']"

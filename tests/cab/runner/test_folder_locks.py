@@ -42,24 +42,24 @@ def interrupted(troubled, tmp_path):
     return tmp_path / record.hash
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+NO_LOCKS, NO_ANSWER = (
+    "{} is on a file system that cannot lock files ({})",
+    "the disk of {} failed ({}); repeat the command",
+)
+
+
 @pytest.mark.parametrize("sweep", [[], ["-m"]])
-def test_a_file_system_without_locks_is_named(number, sweep, interrupted, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.ENOLCK, NO_LOCKS), (errno.EOPNOTSUPP, NO_LOCKS), (errno.ESTALE, NO_ANSWER), (errno.EIO, NO_ANSWER)],
+)
+def test_a_file_system_without_locks_is_named(number, words, sweep, interrupted, monkeypatch, cab):
     without_locks(monkeypatch, number)
     command = ["run", *sweep, *TROUBLED, ONE_STEP, f"results_dir={interrupted.parent}"]
-    assert main(command) == (1 if sweep else 2)
-    said = capsys.readouterr().err
-    assert f"{interrupted.parent} is on a file system that cannot lock files ({os.strerror(number)})" in said
+    said = cab(*command, status=1 if sweep else 2).err
+    assert words.format(interrupted.parent, os.strerror(number)) in said
     assert "Traceback" not in said
     assert [found.status for found in cell_statuses(interrupted.parent)] == ["interrupted"], "nothing can run there"
-
-
-@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
-def test_a_file_server_that_does_not_answer_is_named(number, interrupted, monkeypatch, cab):
-    without_locks(monkeypatch, number)
-    said = cab("run", *TROUBLED, ONE_STEP, f"results_dir={interrupted.parent}", status=2).err
-    assert f"the disk of {interrupted.parent} failed ({os.strerror(number)}); repeat the command" in said
-    assert [found.status for found in cell_statuses(interrupted.parent)] == ["interrupted"]
 
 
 def test_the_lock_of_another_machine_is_named_with_its_age(interrupted, monkeypatch, capsys):

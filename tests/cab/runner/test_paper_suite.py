@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cab.errors import UserError
 from cab.runner.plan import hours_until_done
 from cab.runner.suite import suite_sweeps
 from tests.helpers.command import run_python
@@ -86,22 +85,6 @@ def test_an_attention_that_the_table_lacks_runs_in_the_cells_of_its_patterns(tmp
     own = ast.literal_eval(run_python("-c", program, cwd=tmp_path).stdout)
     assert len(own) == len(suite_sweeps(["suite=paper", "attention=vanilla"]) or [])
     assert all("attention=mine.py:Mine" in sweep for sweep in own)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("task=glue", "task of suite=paper"),
-        ("pattern=XX", "pattern of suite=paper"),
-        ("dataset=imdb", "dataset of suite=paper"),
-        ("preset=huge", "preset"),
-        ("attention=of_nobody", "attention"),
-        ("backbone=sr3 pattern=CC", "Table 3 has no cell"),
-    ],
-)
-def test_names_that_the_table_lacks_are_named(override, message):
-    with pytest.raises(UserError, match=message):
-        runs(*override.split())
 
 
 def test_the_plan_counts_hours_days_and_reused_networks(tmp_path, cab):

@@ -1,7 +1,8 @@
-"""The local pool: every cell once, workers that are killed, workers that are told to stop."""
+"""The local pool: every cell once, workers that are killed, workers that are stopped."""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -38,21 +39,9 @@ def alone(tmp_path_factory):
     return records(folder)
 
 
-@pytest.mark.slow
-def test_a_pool_gives_what_one_process_gives_although_a_worker_is_killed(alone, tmp_path):
-    process = run_cab(*POOL, f"results_dir={tmp_path}", stop=f"kill step-00000008.ckpt {tmp_path / 'killed'}")
-    assert process.returncode == 0, process.stderr
-    assert " died" in process.stderr
-    assert not [mark for mark in ("\r", "\x1b", "%|") if mark in process.stderr], "it is not a terminal"
-    assert "resuming from step 4" in process.stderr
-    assert {row.removeprefix("†").split()[0] for row in process.stdout.splitlines()[-2:]} == {"vanilla", "none"}
-    assert len(alone) == 2
-    assert [record["metrics"] for record in records(tmp_path)] == [record["metrics"] for record in alone]
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.slow
-def test_a_pool_that_is_told_to_stop_saves_and_goes_on(number, alone, tmp_path):
+def test_a_pool_that_is_stopped_resumes(number, alone, tmp_path):
     stop = f"parent:{number.value} step-00000008.ckpt {tmp_path / 'stopped'}"
     process = run_cab(*POOL, f"results_dir={tmp_path}", stop=stop)
     assert process.returncode == 128 + number, process.stderr
@@ -61,6 +50,8 @@ def test_a_pool_that_is_told_to_stop_saves_and_goes_on(number, alone, tmp_path):
     again = run_cab(*POOL, f"results_dir={tmp_path}")
     assert again.returncode == 0, again.stderr
     assert "resuming from step " in again.stderr
+    assert not [mark for mark in ("\r", "\x1b", "%|") if mark in again.stderr], "it is not a terminal"
+    assert {row.removeprefix("†").split()[0] for row in again.stdout.splitlines()[-2:]} == {"vanilla", "none"}
     assert [record["metrics"] for record in records(tmp_path)] == [record["metrics"] for record in alone]
 
 
@@ -82,8 +73,9 @@ def die(job: Job) -> tuple[str, str]:
         pytest.param("killed.fault", ["SIGSEGV"], marks=pytest.mark.slow),
     ],
 )
-def test_a_cell_whose_worker_dies_runs_once_more(name, causes, troubled, tmp_path, monkeypatch):
+def test_a_cell_whose_worker_dies_runs_once_more(name, causes, troubled, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pool, "run_job", die)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     config = troubled()
     report = Report()
     waiting = Pool([[(Cell.from_config(config), Job(config, str(tmp_path / name)))]], report)
@@ -91,6 +83,14 @@ def test_a_cell_whose_worker_dies_runs_once_more(name, causes, troubled, tmp_pat
     assert len(report.failures) == len(causes)
     errors = [record["error"] for record in records(tmp_path)]
     assert errors == [f"LostProcessError: its worker died 2 times ({cause})" for cause in causes]
+    assert "runs:   0%" in capsys.readouterr().err, "a bar in a terminal"
+
+
+@pytest.mark.parametrize(("is_terminal", "start"), [(True, "\r\x1b[K"), (False, "")])
+def test_a_line_of_a_worker_names_its_run_and_wipes_the_bar(is_terminal, start, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    line = {"msg": "step 3", "run": "a cell"}
+    assert pool.RunFormatter().format(logging.makeLogRecord(line)) == f"{start}a cell: step 3"
 
 
 @pytest.mark.slow
@@ -157,10 +157,8 @@ def test_no_cell_starts_after_a_stop(monkeypatch):
     assert len(submitted) == 1
 
 
-def test_a_worker_has_a_gpu_and_its_share_of_the_cores(monkeypatch):
+def test_a_worker_has_its_share_of_the_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    chosen = [worker_environments(i, 3, [["4"], ["GPU-7f"]])[0]["CUDA_VISIBLE_DEVICES"] for i in range(3)]
-    assert chosen == ["4", "GPU-7f", "4"]
     cores = len(os.sched_getaffinity(0))
     assert worker_environments(0, 2, [])[0]["OMP_NUM_THREADS"] == str(max(1, cores // 2))
     monkeypatch.setenv("OMP_NUM_THREADS", "5")

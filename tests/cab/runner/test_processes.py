@@ -60,35 +60,9 @@ def test_two_processes_train_as_one(strategy, alone, tmp_path):
     assert both["metrics"][0]["value"] == pytest.approx(alone["metrics"][0]["value"], abs=1e-3)
 
 
-@pytest.mark.slow
-def test_two_processes_sample_the_images_of_one(tmp_path):
-    """With the weights of the best validation, which only the first process reads."""
-    options = ["task=sr", "pattern=NS", "trainer.micro_batch_size=2", "trainer.checkpoint_selection=best"]
-    one, two = (record(tmp_path / str(n), processes=n, cell=[*SETTINGS, *options]) for n in (1, 2))
-    for alone, both in zip(one["metrics"], two["metrics"], strict=True):
-        assert both["value"] == pytest.approx(alone["value"], rel=1e-4)
-
-
-@pytest.fixture(scope="module")
-def language_model(tmp_path_factory):
-    return record(tmp_path_factory.mktemp("alone"), processes=1, cell=LM)
-
-
-@pytest.mark.parametrize(
-    ("step", "count"), [({}, 1), ({"SLURM_STEP_ID": "4294967291"}, 1), ({"SLURM_STEP_ID": "0"}, 4)]
-)
-def test_a_batch_script_is_one_process(step, count, monkeypatch, caplog):
-    """It has the variables of srun; an interactive shell also has a step, with a number of its own."""
-    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
-    for name, value in {"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", **step}.items():
-        monkeypatch.setenv(name, value)
-    _name_unused.cache_clear()
-    assert find_processes() == Processes(0, count, 0)
-    assert ("start it with `srun cab run ...`" in caplog.text) == (count == 1)
-
-
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}
-SRUN = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"}
+BATCH = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}  # also the variables of srun
+SRUN = {**BATCH, "SLURM_STEP_ID": "0"}
 
 
 @pytest.mark.parametrize(
@@ -98,6 +72,8 @@ SRUN = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_S
         ({"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "worker-0"}, Processes(1, 4, 0), ""),  # Kubernetes
         ({**TORCHRUN, **SRUN, "TORCHELASTIC_RUN_ID": "x"}, Processes(1, 4, 0), ""),
         (SRUN, Processes(2, 4, 1), ""),
+        (BATCH, Processes(), "start it with `srun cab run ...`"),
+        ({**BATCH, "SLURM_STEP_ID": "4294967291"}, Processes(), "start it with `srun cab run ...`"),  # of a shell
         (TORCHRUN, Processes(), "RANK=1 and WORLD_SIZE=4 of torchrun are not used"),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}, Processes(), "OMPI_COMM_WORLD_RANK=1"),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, Processes(), "PMI_RANK=1 and PMI_SIZE=2"),
@@ -131,23 +107,7 @@ def test_parallel_steps_of_a_job_have_ports_of_their_own(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [("ddp", "trainer.micro_batch_size=2"), ("fsdp",)])
-def test_two_processes_train_a_language_model_as_one(overrides, language_model, tmp_path):
-    """No batch norm here: micro-batches change nothing either."""
-    strategy, *more = overrides
-    alone = language_model
-    both = record(tmp_path, f"trainer.strategy={strategy}", *more, processes=2, cell=LM)
-    assert both["hash"] == alone["hash"]
-    losses = [[entry["loss"] for entry in run["history"]] for run in (alone, both)]
-    assert len(losses[0]) == 4
-    assert losses[0][-1] < losses[0][0]
-    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
-    [one], [two] = ([m["value"] for m in run["metrics"] if m["primary"]] for run in (alone, both))
-    assert two == pytest.approx(one, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_a_run_of_two_processes_goes_on_in_two_and_in_one(tmp_path):
+def test_a_run_of_two_processes_resumes_in_two_and_in_one(tmp_path):
     """From the shards of both: in two bit-identical to a run that was not killed, in one the same but for rounding."""
     options = [*LM, "trainer.checkpoint_every=1", "trainer.strategy=fsdp"]
     free = record(tmp_path / "free", processes=2, cell=options)

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
-import re
-import struct
-import subprocess
-import sys
-import termios
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,14 +12,12 @@ import pytest
 from attentions.softmax import VanillaAttention
 from cab.config.run_config import ClusterConfig
 from cab.errors import UnsupportedError, UserError
-from cab.files import cache
 from cab.records.files import record_path
 from cab.records.record import Record, with_checksum
 from cab.runner.launch import run_jobs
 from cab.runner.plan import planned_runs
 from cab.runner.report import Job, Outcome, Report
 from cab.runner.run import run_cell
-from tests.helpers.command import ROOT
 from tests.helpers.earlier_records import as_before
 from tests.helpers.runs.troubled import trained
 
@@ -50,7 +39,7 @@ def clock(monkeypatch):
         (1, [(5, "completed", "")]),
     ],
 )  # fmt: skip
-def test_the_time_left_is_told_from_the_first_trained_cell_on(expected, story, clock):
+def test_the_time_left_is_estimated_from_the_first_trained_cell_on(expected, story, clock):
     report = Report(expected=expected, started=clock[0])
     for seconds, kind, progress in story:
         clock[0] += seconds
@@ -59,11 +48,11 @@ def test_the_time_left_is_told_from_the_first_trained_cell_on(expected, story, c
 
 
 def test_a_cell_without_a_record_is_none_of_the_rest():
-    report = Report(expected=3)
+    report = Report(expected=4)
     report.add_error(UnsupportedError("no such cell"), "cab run a")
     report.add_error(UserError("a mistake"), "cab run b")
-    report.add(Outcome("c", "completed", None))
-    assert report.progress() == ""
+    report.add(Outcome("c", "cached", None))
+    assert report.progress() == " (1 of 2)"
     assert (report.left_out, report.failures) == (["no such cell"], ["cab run b: a mistake"])
 
 
@@ -111,11 +100,6 @@ def test_a_sweep_asks_once_before_it_runs(configs, caplog):
     assert run(configs) == ["cached"] * 4
 
 
-def test_a_single_cell_asks_the_same(configs):
-    with pytest.raises(UserError, match=r"1 of 1 record was measured with other code of the project \(cab.runner.bat"):
-        run_cell(configs[0])
-
-
 def test_a_record_from_before_an_upgrade_is_found_under_its_name(troubled):
     """The first of a configuration, and one named after its code."""
     config = troubled("trainer.max_steps=1")
@@ -130,43 +114,3 @@ def test_a_record_from_before_an_upgrade_is_found_under_its_name(troubled):
     path.write_text(json.dumps(with_checksum(other)))
     assert Record.read(path).attention_code == "1" * 16
     assert run_cell(config).kind == "cached"
-
-
-def test_a_slow_part_of_the_set_up_is_reported(monkeypatch):
-    said = threading.Event()
-    monkeypatch.setattr(cache, "SLOW", 0.001)
-    monkeypatch.setattr(cache.log, "info", lambda *_: said.set())
-    with cache.report_waiting("loading the data"):
-        assert said.wait(10)
-
-
-COMMAND = ["run", "-m", "task=lstf", "dataset=synthetic", "attention=vanilla,abc", "pattern=NC", "preset=smoke"]
-COMMAND += ["device=cpu", "cluster=local", "cluster.workers=2", "trainer.max_steps=8", "trainer.validate_every=4"]
-
-
-@pytest.mark.slow
-def test_two_workers_in_a_real_terminal(tmp_path):
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cab.cli.main", *COMMAND, f"results_dir={tmp_path / 'results'}"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    drawn = b""
-    while True:
-        try:
-            block = os.read(ours, 1 << 16)
-        except OSError:  # the other side is closed
-            break
-        if not block:
-            break
-        drawn += block
-    assert process.wait() == 0, drawn.decode()
-    text = drawn.decode()
-    for attention in ("vanilla", "abc"):
-        assert re.search(rf"finished: lstf synthetic M informer NC {attention} smoke 1 \(\d of 2", text), text
-    assert re.search(r"runs: +\d+%.*[12]/2", text), text

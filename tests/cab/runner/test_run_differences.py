@@ -15,8 +15,8 @@ from cab.cli.main import main
 from cab.errors import UserError
 from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import Identity, Program, changed_modules, differences
-from cab.records.names import names_of_programs
 from cab.records.record import Record, records_in
+from cab.registry.program import UNKNOWN
 from cab.registry.registries import ATTENTIONS
 from cab.results.guards import first_reference
 from cab.results.load import load, load_results
@@ -59,7 +59,7 @@ def change(what: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     if what == "attention":
         monkeypatch.setattr("cab.runner.cell.code_of", lambda cls: OTHER_CODE)  # noqa: ARG005
     if what == "data":
-        monkeypatch.setattr(Troubled, "fingerprint", lambda self: {"made": "anew"})  # noqa: ARG005
+        monkeypatch.setattr(Troubled, "fingerprint", lambda self: {"made": "again"})  # noqa: ARG005
     if what == "versions":
         monkeypatch.setattr("cab.runner.provenance.versions", lambda: {"torch": "0.1"})
     if what == "configuration":  # a default whose meaning changed
@@ -71,7 +71,7 @@ def change(what: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 DIFFERENCES = [
     ("configuration", r"trainer.learning_rate was 0\.\d+, is 0.3"),
     ("project", r"other code of the project \(backbones.made\)"),
-    ("data", r"other data \(made was for tests, is anew\)"),
+    ("data", r"other data \(made was for tests, is again\)"),
     ("versions", r"torch was \S+, is 0.1"),
     ("micro batch", "trainer.micro_batch_size was 4, is 2"),
 ]
@@ -114,7 +114,7 @@ def test_a_cached_result(what, words, troubled, monkeypatch, caplog):
     assert re.search(words, caplog.text)
 
 
-def test_other_code_of_the_attention_is_a_result_beside_it(troubled, monkeypatch, caplog):
+def test_other_code_of_the_attention_is_a_result_of_its_own(troubled, monkeypatch, caplog):
     first = trained(troubled())
     change("attention", monkeypatch)
     second = trained(troubled())
@@ -128,6 +128,16 @@ def test_other_code_of_the_attention_is_a_result_beside_it(troubled, monkeypatch
     assert set(load_results(folder)["attention"]) == {"vanilla", f"vanilla [{OTHER_CODE[:8]}]"}
     assert run_cell(troubled()).kind == "cached"
     assert len(cell_statuses(folder)) == 2
+    monkeypatch.setattr("cab.runner.cell.code_of", lambda cls: "1" * 16)  # noqa: ARG005
+    assert run_cell({**troubled(), "accept_code": True}).record == second, "the later one"
+
+
+def test_an_attention_whose_code_is_in_no_file_runs_again(troubled, monkeypatch, caplog):
+    monkeypatch.setattr("cab.runner.cell.code_of", lambda cls: "")  # noqa: ARG005
+    for module in ("provenance", "run"):
+        monkeypatch.setattr(f"cab.runner.{module}.program_of", lambda *_, **__: Program({"__main__": UNKNOWN}, {}))
+    assert [run_cell(troubled("trainer.max_steps=1")).kind for _ in range(2)] == ["completed"] * 2
+    assert "runs again: the code of the attention is in no file" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -151,7 +161,7 @@ def test_an_interrupted_run(what, words, is_in, troubled, monkeypatch, caplog):
     record = trained(troubled(*settings, *change(what, monkeypatch)))
     assert ("resuming from step" in caplog.text) == (what not in DECISIVE)
     assert re.search(words, caplog.text) or (what not in DECISIVE and is_in == "checkpoint")
-    assert record.data == {"made": "anew" if what == "data" else "for tests"}
+    assert record.data == {"made": "again" if what == "data" else "for tests"}
 
 
 def test_a_file_is_another_cell_with_other_code(tmp_path, monkeypatch):
@@ -230,8 +240,6 @@ def test_reference_results_are_in_no_row_with_others(tmp_path):
         results = first_reference(load(folder, with_reference=True).frame)
         names = set(results.loc[results["attention"].str.match(r"linear$|linear \["), "attention"])
         assert names == {"linear", f"linear [{code[:8]}]"}
-    programs = [write(tmp_path, "1" * 16, 1, day=1), write(tmp_path, "2" * 16, 2, day=2)]
-    assert set(names_of_programs(programs)) == {"abc", "abc [11111111]"}
 
 
 def test_seeds_of_different_code_of_the_project_are_averaged_on_request_only(tmp_path, caplog):
@@ -261,13 +269,6 @@ def test_seeds_of_different_micro_batches_are_named(tmp_path, caplog):
     assert main(["score", str(tmp_path)]) == 0
     assert "compared attentions have different settings" in caplog.text
     assert "trainer.forward_batch=4" in caplog.text
-
-
-def test_reproduce_names_the_change(troubled, monkeypatch, cab):
-    record = trained(troubled())
-    change("project", monkeypatch)
-    path = Path(troubled()["results_dir"]) / f"{record.hash}.json"
-    assert "other code of the project (backbones.made)" in cab("reproduce", str(path)).out
 
 
 def test_code_of_one_file_does_not_change_the_next_cell_of_a_sweep(tmp_path, monkeypatch):

@@ -51,17 +51,12 @@ def test_the_record_of_another_cell_under_this_name(measured, troubled):
         run_cell(troubled("trainer.max_steps=1"))
 
 
-@pytest.mark.parametrize(
-    ("cell", "message"),
-    [
-        ({"attention": "abc"}, "its cell has attention 'abc', its configuration 'vanilla'"),
-        ({"config_variant": "easier"}, "has config_variant 'easier', but its configuration is that of ''"),
-    ],
-)
-def test_a_relabeled_record_is_not_reproduced(cell, message, measured, cab):
+def test_a_relabeled_record_is_not_reproduced(measured, cab):
     content = json.loads(measured.read_text())
-    measured.write_text(json.dumps(with_checksum(content | {"cell": content["cell"] | cell})))
-    assert message in cab("reproduce", str(measured), status=2).err
+    relabeled = content | {"cell": content["cell"] | {"config_variant": "easier"}}
+    measured.write_text(json.dumps(with_checksum(relabeled)))
+    said = cab("reproduce", str(measured), status=2).err
+    assert "has config_variant 'easier', but its configuration is that of ''" in said
 
 
 def test_only_what_killed_processes_left_is_removed(measured, troubled, tmp_path_factory):
@@ -155,10 +150,12 @@ def test_reproduce_compares(troubled, tmp_path, cab):
     changed = json.loads(path.read_text())
     changed["metrics"][0]["value"] += 0.5
     changed["versions"]["torch"] = "0.1"
+    changed["program"]["project"]["cab.runner.batches"] = "0" * 16
     path.write_text(json.dumps(with_checksum(changed)))
     printed = cab("reproduce", str(path), status=1).out
     assert "differs" in printed
     assert "torch was 0.1, is " in printed
+    assert "other code of the project (cab.runner.batches)" in printed
     assert main(["reproduce", str(path), "--tolerance", "10"]) == 0
     run_cell(troubled("seed=3", trouble="oom"))
     [oom] = [p for p in tmp_path.glob("*.json") if p != path]

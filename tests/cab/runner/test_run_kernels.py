@@ -52,12 +52,6 @@ def test_a_backend_that_cannot_compute_ends_the_run(tmp_path):
         run_sweeps([[*CELL, f"results_dir={tmp_path}", "trainer.kernels=fla"]], is_sweep=False)
 
 
-@pytest.mark.parametrize("selection", ["fls", "{recurrence: fls}", "{recurence: fla}"])
-def test_unknown_names_are_found_in_the_configuration(selection):
-    with pytest.raises(UserError, match="unknown kernels"):
-        Cell.from_config(compose([*CELL, f"trainer.kernels={selection}"]))
-
-
 def test_an_evaluation_uses_the_backends_of_the_training(tmp_path):
     cell = Cell.from_config(compose([*CELL, f"results_dir={tmp_path}", "trainer.kernels=fla"]))
     cell.task.setup(None)

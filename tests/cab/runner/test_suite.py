@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from cab.cli.main import main
 from cab.config.compose import compose
-from cab.errors import UserError
 from cab.records.record import Record
 from cab.runner.cell import Cell
 from cab.runner.suite import SEED, chosen_rate, suite_sweeps, tuned_sweeps
@@ -31,19 +29,6 @@ def test_the_first_to_solve_or_else_the_lowest_loss(grid, rate):
     assert chosen_rate(grid) == rate
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["suite=core", "attention=abc", "attention.num_landmarks=4,8"], "single value of attention.num_landmarks"),
-        (["suite=core", "attention=abc", "seed=1", f"seed={SEED}"], "choose another seed"),
-    ],
-)
-def test_a_grid_that_cannot_be(overrides, message):
-    sweeps = suite_sweeps(overrides)
-    with pytest.raises(UserError, match=message):
-        tuned_sweeps(sweeps)
-
-
 def test_a_pattern_that_the_attention_does_not_support_is_left_to_the_scored_runs():
     [sweep] = suite_sweeps(["suite=core", "attention=gla", "task=probe", "pattern=NS"]) or []
     [untuned] = tuned_sweeps([sweep])
@@ -53,9 +38,9 @@ def test_a_pattern_that_the_attention_does_not_support_is_left_to_the_scored_run
 SMALL = ["trainer.max_steps=2", "trainer.validate_every=1", "task.examples=64", "task.test_examples=16", "device=cpu"]
 
 
-def test_the_record_of_a_tuned_run_contains_its_grid(tmp_path):
+def test_the_record_of_a_tuned_run_contains_its_grid(tmp_path, cab):
     suite = ["suite=core", "attention=vanilla", "task=probe", "pattern=NC", "seed=1", f"results_dir={tmp_path}"]
-    assert main(["run", *suite, "tune=true", *SMALL]) == 0
+    assert "\nvanilla, pattern NC\n  " in cab("run", *suite, "tune=true", *SMALL).out, "its state and cost"
     grid = [Record.read(path) for path in (tmp_path / "tuning").glob("*.json")]
     assert {record.cell["seed"] for record in grid} == {SEED}
     rates = [record.config["trainer"]["learning_rate"] for record in grid]

@@ -1,4 +1,4 @@
-"""`cab run engine=fairseq`: the record, going on after a cut, and what is refused before anything is written."""
+"""`cab run engine=fairseq`: the record, resuming after a cut, and what is refused before anything is written."""
 
 import csv
 import functools
@@ -55,8 +55,8 @@ def test_a_cell_leaves_the_usual_record(cell, steps, error, finished):
     assert record["engine_facts"]["perplexity"] == pytest.approx(ppl, rel=error)
 
 
-def test_a_cut_run_goes_on_and_ends_where_it_would_have(finished, tmp_path):
-    """Cut while fairseq writes its second checkpoint: it goes on from the first, whose copy is incomplete."""
+def test_a_cut_run_resumes_and_ends_where_it_would_have(finished, tmp_path):
+    """Cut while fairseq writes its second checkpoint. The run resumes from the first, whose copy is incomplete."""
     results = f"results_dir={tmp_path / 'cut'}"
     stop = f"parent:{signal.SIGTERM:d} _20.pt {tmp_path / 'stopped'}"
     done = run_cab(*LONGER, results, stop=stop)

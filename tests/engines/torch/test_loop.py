@@ -35,10 +35,10 @@ def test_epochs_are_announced_again_after_a_resume(troubled, monkeypatch):
     monkeypatch.setattr(Troubled, "setup", lambda self, _: epochs.append(self.epochs))
     run_cell(troubled("trainer.checkpoint_every=2", trouble="crash"), command="")
     run_cell(troubled("trainer.checkpoint_every=2", "retry=[failed]"))
-    assert epochs == [[0], [0, 1, 2]]  # three batches an epoch, eight steps; the second run goes on from step 2
+    assert epochs == [[0], [0, 1, 2]]  # three batches an epoch, eight steps; the second run resumes from step 2
 
 
-def test_a_run_goes_on_with_micro_batches_of_another_size(troubled, tmp_path, monkeypatch):
+def test_a_run_resumes_with_micro_batches_of_another_size(troubled, tmp_path, monkeypatch):
     """Batches of four, at once until the memory is used up, then one by one: the same steps, but for rounding."""
     network = ["task=lm", "attention=vanilla", "backbone.dropout=0", "backbone.attention_dropout=0"]
     network += ["task.block_len=16", "task.context_lengths=[16]", "task.context_tokens=64"]

@@ -1,4 +1,4 @@
-"""Task lm_recurrent: what it refuses, and a run that is cut and goes on to the bit."""
+"""Task lm_recurrent: what it refuses, and an interrupted run that resumes bit-exactly."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_memories_are_those_of_the_rows_however_they_are_cut():
 
 
 @pytest.mark.slow
-def test_a_run_that_is_cut_goes_on_with_what_it_remembered(tmp_path, monkeypatch):
+def test_a_run_that_is_cut_resumes_with_what_it_remembered(tmp_path, monkeypatch):
     books = f"data_root={write_books(tmp_path / 'data')}"
     options = [*RECURRENT, "trainer.micro_batch_size=2", "trainer.checkpoint_every=2", "trainer.max_steps=6", books]
 

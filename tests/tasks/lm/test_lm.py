@@ -126,7 +126,7 @@ def test_the_baseline_is_the_share_in_training(tmp_path: Path) -> None:
 def test_words_of_wikitext_are_tokens_and_lines_have_ends(tmp_path: Path) -> None:
     corpus = ready("lm", write_wikitext(tmp_path), dataset="wikitext103").corpus
     assert corpus.words == {"train": 40 * 26, "validation": 3 * 26, "test": 5 * 26 + 4}
-    assert len(corpus.files["validation"]) == corpus.words["validation"]  # a token a word, and one a line
+    assert len(corpus.files["validation"]) == corpus.words["validation"]  # one token per word, and one per line
     assert corpus.text(corpus.read("validation", 0, 26).tolist()).split() == ARTICLE.split()
     assert len(corpus.counts) == NUM_SPECIAL + len(set(ARTICLE.split()))
     unknown = corpus.dictionary[corpus.tokenizer.token_to_id("<unk>")]

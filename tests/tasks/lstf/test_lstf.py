@@ -194,7 +194,7 @@ def standardized(task: LSTF) -> np.ndarray:
 
 @pytest.fixture
 def _plain_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of the generated episodes a series that goes on, so that windows start at every row."""
+    """Replace the generated episodes by one continuous series, in which a window starts at every row."""
     rows = np.arange(8_000)
     noise = np.random.default_rng(3).normal(size=(8_000, 7))
     values = np.sin(2 * np.pi * rows[:, None] / 24 + np.arange(7)) + 0.2 * noise + (rows[:, None] / 3_000) ** 3
@@ -247,7 +247,7 @@ def last_day(task: LSTF, start: int) -> np.ndarray:
 def test_the_published_protocol_leaves_out_what_does_not_fill_a_batch_of_32() -> None:
     task = ready(test_windows="whole_batches", evaluation_batch_size=37)
     published, sound = errors(task, 2, linear_by_hand, 1_568), errors(task, 2, linear_by_hand)  # of 1,570
-    assert abs(published["mse"] / sound["mse"] - 1) > 1e-4  # the test can tell them apart
+    assert abs(published["mse"] / sound["mse"] - 1) > 1e-4  # or the test would show nothing
     every = {f"{name}_all_windows": value for name, value in sound.items()}
     assert task.evaluate(Linear(), in_order) == pytest.approx({**published, **every}, rel=1e-5)
     naive = task.baselines()
