@@ -1,0 +1,34 @@
+"""The wrong results of Transformers that the page of model types reports are wrong in the installed release."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from cab.verification.foreign.hugging_face import without_kernels
+from tests.helpers.documents import ROOT
+
+PROGRAMS = sorted((ROOT / "tools" / "verification" / "finds").glob("*.py"))
+EXCEPTIONS = {
+    "default_rotation": "'full_attention'",
+    "layers_of_cache": "list index out of range",
+    "strided_states": "view size is not compatible",
+}
+SMALLEST = 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_program_shows_the_fault(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If this fails in a newer release, the fault is repaired: delete the program and generate the page again."""
+    pytest.importorskip("transformers")
+    with without_kernels():
+        runpy.run_path(str(program))
+    printed = capsys.readouterr().out.strip().splitlines()[-1]
+    if program.stem in EXCEPTIONS:
+        assert printed.startswith(EXCEPTIONS[program.stem])
+    else:
+        assert float(printed) > SMALLEST
