@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, get_args
 
 import pytest
@@ -16,6 +17,7 @@ from attentions.synthesizer import Variant
 from cab import LayerPosition
 from cab.registry.registries import ATTENTIONS
 from tests.helpers.attentions.agreement import (
+    WIDTH,
     assert_causal,
     assert_decodes,
     assert_dropout,
@@ -228,3 +230,25 @@ def test_options(name: str, pattern: str, options: dict[str, Any], monkeypatch: 
 @pytest.mark.parametrize(("name", "pattern", "options"), [case for case in CASES if case.values[0] in DROPOUT])
 def test_dropout(name: str, pattern: str, options: dict[str, Any]) -> None:
     assert_dropout(make(name, pattern, dropout=0.4, **options), 40)
+
+
+UNUSED = re.compile(r"``dropout``\s+(is\s+not\s+used|is\s+ignored|has\s+no\s+effect)")
+WITHOUT_WEIGHTS = {"fnet", "none", "transnormer_t1", "transnormer_t2"}
+"""Attentions without weights, at least in the last layer, and without a sentence about it."""
+NAMES = [pytest.param(entry.name, marks=slow_unless_new(entry.name)) for entry in ATTENTIONS if entry.name != "flash"]
+"""All but flash attention, which has no dropout on a CPU."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dropout_changes_outputs_or_is_documented_not_to(name: str) -> None:
+    entry = ATTENTIONS.get(name)
+    is_unused = name in WITHOUT_WEIGHTS or any(UNUSED.search(cls.__doc__ or "") for cls in entry.cls.__mro__)
+    for pattern in map(str, entry.patterns):
+        outputs = []
+        for dropout in (0.0, 0.4):
+            torch.manual_seed(1)
+            module = make(name, pattern, dropout=dropout).train()
+            parts = 3 if module.pattern.is_cross else 1
+            inputs = [torch.randn(2, 20, WIDTH, dtype=torch.float64) for _ in range(parts)]
+            outputs.append(module(*inputs))
+        assert torch.equal(*outputs) == is_unused, pattern
