@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from backbones.layers.branches import Branch, BranchStack
 
-EPS = 1e-6
+DEPTH_EPS = 1e-6
 
 
 class DepthStack(BranchStack):
@@ -43,7 +43,7 @@ class DepthStack(BranchStack):
 def mix(sources: Sequence[Tensor], vector: Tensor) -> Tensor:
     """Return sum_i softmax_i(vector v_i / rms(v_i)) v_i for sources v [B, N, D], in float32 or wider inside."""
     wide = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in sources]
-    scores = [(x * vector).sum(dim=-1) * (x.square().mean(dim=-1) + EPS).rsqrt() for x in wide]
+    scores = [(x * vector).sum(dim=-1) * (x.square().mean(dim=-1) + DEPTH_EPS).rsqrt() for x in wide]
     mixed = torch.zeros_like(wide[0])
     for x, weight in zip(wide, torch.stack(scores).softmax(dim=0), strict=True):
         mixed = torch.addcmul(mixed, x, weight.unsqueeze(-1))

@@ -21,9 +21,9 @@ from cab import LayerPosition, Pattern
 from cab.backbone import AttentionFactory
 from cab.padding import clean_rows, restore_rows
 
-STRIDE = 2
+FUNNEL_STRIDE = 2
 """Tokens per pooled vector."""
-BLOCKS = 3
+NUM_FUNNEL_BLOCKS = 3
 """Blocks of the published networks, such as 4 + 4 + 4 layers."""
 
 
@@ -78,7 +78,7 @@ class FunnelStack(LayerStack):
                 x = run_layer(layer, x, pooled_mask)
         if not self.has_decoder:
             return x
-        x = full + repeat(x, STRIDE ** (len(self.blocks) - 1), full.shape[1])
+        x = full + repeat(x, FUNNEL_STRIDE ** (len(self.blocks) - 1), full.shape[1])
         for layer in remaining:
             x = run_layer(layer, x, padding_mask)
         return restore_rows(x, order)
@@ -92,7 +92,7 @@ def funnel_layers(
     Attentions are NC in a pooling layer, the first of each block after the first, else NS. ``decoder_layers`` None
     leaves the sequence at the last block's length.
     """
-    blocks = [len(range(start, num_layers, BLOCKS)) for start in range(min(BLOCKS, num_layers))]
+    blocks = [len(range(start, num_layers, NUM_FUNNEL_BLOCKS)) for start in range(min(NUM_FUNNEL_BLOCKS, num_layers))]
     pooling = set(accumulate(blocks[:-1]))
 
     def layer(layer_position: LayerPosition) -> TransformerLayer:
@@ -127,5 +127,5 @@ def repeat(x: Tensor, times: int, length: int) -> Tensor:
 
 def _pairs(x: Tensor, filling: float) -> Tensor:
     """Split [B, N, D] into pairs [B, ceil(N / 2), 2, D]."""
-    count = -(-x.shape[1] // STRIDE)
-    return F.pad(x, (0, 0, 0, STRIDE * count - x.shape[1]), value=filling).unflatten(1, (count, STRIDE))
+    count = -(-x.shape[1] // FUNNEL_STRIDE)
+    return F.pad(x, (0, 0, 0, FUNNEL_STRIDE * count - x.shape[1]), value=filling).unflatten(1, (count, FUNNEL_STRIDE))

@@ -12,7 +12,7 @@ from backbones.layers.transformer import LayerStack, RunLayer
 from cab import UserError
 from cab.attention import DecodeState
 
-INPUTS, COUNT = "inputs", "count"
+MEMORY_INPUTS, MEMORY_COUNT = "inputs", "count"
 """[B, L, P, D], right-aligned; [B], number of valid tokens."""
 
 
@@ -21,12 +21,12 @@ def init_mems(layers: LayerStack, batch_size: int, num_tokens: int, like: Tensor
     if type(layers) is not LayerStack:
         raise UserError("only plain layers remember tokens: use backbone=gpt2, or llama without depth_block")
     inputs = like.new_zeros(batch_size, len(layers), num_tokens, like.shape[-1])
-    return {INPUTS: inputs, COUNT: torch.zeros(batch_size, dtype=torch.long, device=like.device)}
+    return {MEMORY_INPUTS: inputs, MEMORY_COUNT: torch.zeros(batch_size, dtype=torch.long, device=like.device)}
 
 
 def reset_mems(mems: DecodeState, rows: Tensor) -> DecodeState:
     """Clear the memory of ``rows``, bool [B]."""
-    return {**mems, COUNT: mems[COUNT].masked_fill(rows, 0)}
+    return {**mems, MEMORY_COUNT: mems[MEMORY_COUNT].masked_fill(rows, 0)}
 
 
 def read_after(
@@ -34,11 +34,11 @@ def read_after(
 ) -> tuple[Tensor, DecodeState]:
     """Apply the layers to a block ``x`` [B, N, D] that follows ``mems``; return the outputs and the new memory."""
     padding = x.new_zeros(x.shape[:2], dtype=torch.bool) if padding_mask is None else padding_mask
-    empty = torch.arange(mems[INPUTS].shape[2], 0, -1, device=x.device) > mems[COUNT].unsqueeze(1)
+    empty = torch.arange(mems[MEMORY_INPUTS].shape[2], 0, -1, device=x.device) > mems[MEMORY_COUNT].unsqueeze(1)
     hidden = torch.cat([empty, padding], dim=1)
     inputs = []
     for layer, earlier in zip(
-        layers, mems[INPUTS].masked_fill(empty[:, None, :, None], 0.0).unbind(dim=1), strict=True
+        layers, mems[MEMORY_INPUTS].masked_fill(empty[:, None, :, None], 0.0).unbind(dim=1), strict=True
     ):
         inputs.append(x.detach())
         x = run_layer(layer, x, hidden, None, None, earlier)
@@ -50,8 +50,8 @@ def update_mems(mems: DecodeState, inputs: list[Tensor], hidden: Tensor) -> Deco
 
     ``hidden``: bool [B, P + N], True for empty entries and padding.
     """
-    num_tokens = mems[INPUTS].shape[2]
+    num_tokens = mems[MEMORY_INPUTS].shape[2]
     order = (~hidden).to(torch.uint8).argsort(dim=1, stable=True)[:, hidden.shape[1] - num_tokens :]
-    all_inputs = torch.cat([mems[INPUTS], torch.stack(inputs, dim=1)], dim=2)
+    all_inputs = torch.cat([mems[MEMORY_INPUTS], torch.stack(inputs, dim=1)], dim=2)
     index = order[:, None, :, None].expand(-1, all_inputs.shape[1], -1, all_inputs.shape[3])
-    return {INPUTS: all_inputs.gather(2, index), COUNT: (~hidden).sum(dim=1).clamp(max=num_tokens)}
+    return {MEMORY_INPUTS: all_inputs.gather(2, index), MEMORY_COUNT: (~hidden).sum(dim=1).clamp(max=num_tokens)}

@@ -15,7 +15,7 @@ from cab import Attention, LayerPosition, Pattern
 from cab.attention import DecodeState
 from cab.backbone import AttentionFactory
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+FFN_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -94,7 +94,7 @@ class FeedForward(nn.Module):
         self.expand = nn.Linear(embed_dim, ffn_dim, bias=bias)
         self.reduce = nn.Linear(ffn_dim, embed_dim, bias=bias)
         self.gate = None if kind == "plain" else nn.Linear(embed_dim, ffn_dim, bias=bias)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = FFN_ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
         for linear in (x for x in (self.expand, self.reduce, self.gate) if x is not None and is_xavier):
             nn.init.xavier_uniform_(linear.weight)

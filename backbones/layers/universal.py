@@ -23,7 +23,7 @@ from cab.training import TrainableModule
 Step = Callable[[int, Tensor], Tensor]
 """Applies the layer to the states [B, N, D] at a step index."""
 
-EPSILON = 0.01
+HALTING_EPSILON = 0.01
 """Probability that may be left at a halt."""
 HALTING_BIAS = 1.0
 """Initial b."""
@@ -77,7 +77,7 @@ class HaltingSteps(FixedSteps):
         for index in range(self.count):
             x = torch.where(runs.unsqueeze(-1), step(index, self.embed_step(x, index, positions)), x)
             p = self.halting(x).squeeze(-1).sigmoid().to(x.dtype)
-            ends = runs & ((spent + p >= 1 - EPSILON) | (index == self.count - 1))
+            ends = runs & ((spent + p >= 1 - HALTING_EPSILON) | (index == self.count - 1))
             weight = torch.where(ends, 1 - spent, p * runs)
             output = output + weight.unsqueeze(-1) * x
             remainder = remainder + weight * ends

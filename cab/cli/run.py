@@ -23,7 +23,7 @@ from cab.files.disk import sanitize_text, user_path
 from cab.files.text_table import text_table
 from cab.records.identity import distinctions
 from cab.records.record import CELL, Record, Status
-from cab.records.verified import LEGEND, mark_unverified, verdict, verified_codes
+from cab.records.verified import UNVERIFIED_LEGEND, mark_unverified, verdict, verified_codes
 from cab.registry.tables import ADDED, PRESETS, config_folders, read_rows, run_defaults
 from cab.results.costs import cost_name
 from cab.results.verdict import cost_texts, frame_of
@@ -285,7 +285,7 @@ def _print_records(records: Sequence[Record], report: Report, *, is_sweep: bool)
             tasks.setdefault(str(record.cell["task"]), []).append(record)
         print("\n\n".join(map(_task_table, tasks.values())) if is_sweep else _cell_table(records[0]))
         if any(verdict(record, verified_codes()) == "no" for record in records):
-            log.warning("%s", LEGEND)
+            log.warning("%s", UNVERIFIED_LEGEND)
     elif report.expected == 0 and not report.failures:
         raise UserError(f"nothing can run: {'; '.join(dict.fromkeys(report.left_out)) or 'no configuration'}")
 

@@ -47,12 +47,12 @@ from cab.results.verdict import is_named, judge_attentions
 if TYPE_CHECKING:
     import pandas as pd
 
-PARTS = ("metrics", "K", "index")
+SCORE_PARTS = ("metrics", "K", "index")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_results_arguments(parser)
-    parser.add_argument("--score", choices=PARTS, help="print this alone (default: metrics, and every score)")
+    parser.add_argument("--score", choices=SCORE_PARTS, help="print this alone (default: metrics, and every score)")
     parser.add_argument(
         "--show",
         choices=("scores", "pairwise", "ablation"),
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     frame = selected_results(args)
     reasons = no_score(frame, normalization=args.normalization)
     has_index = (frame["source"] != PUBLISHED) | (frame["kind"] == "index") | (args.normalization is not None)
-    scores = [kind for kind in PARTS if ((frame["score"] == kind) & (has_index | (kind != "index"))).any()]
+    scores = [kind for kind in SCORE_PARTS if ((frame["score"] == kind) & (has_index | (kind != "index"))).any()]
     is_single = args.csv or args.show != "scores"
     parts = [args.score] if args.score else [*([] if is_single else ["metrics"]), *scores]
     if args.show == "ablation":

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from cab.efficiency.cost import CAUSAL, Cost
+from cab.efficiency.cost import CAUSAL_PHASES, Cost
 from cab.efficiency.gpu import clock_facts
 from cab.efficiency.machine import Machine, under_roof
-from cab.efficiency.network import PATTERN as NETWORK_PATTERN, PHASES as NETWORK_PHASES, NetworkSubject
-from cab.efficiency.packed import PHASES as PACKED_PHASES, packed_and_padded
+from cab.efficiency.network import NETWORK_PATTERN, NETWORK_PHASES as NETWORK_PHASES, NetworkSubject
+from cab.efficiency.packed import PACKED_PHASES, packed_and_padded
 from cab.efficiency.protocols import PAPER_PHASE, measure_as_paper, measure_length, warm_up
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import BASELINES, AttentionSubject, ProjectionsSubject, Subject
@@ -22,7 +22,7 @@ from cab.efficiency.workload import is_defined
 from cab.errors import UserError, exits_as_errors, first_line
 from cab.files.text_table import counted
 from cab.patterns import Pattern
-from cab.records.cost_sizes import FALLBACK, LENGTH, SHORT, SIZES
+from cab.records.cost_sizes import BOARD_SIZES, EARLY, FALLBACK, LENGTH
 from cab.verification.side_effects import restored
 
 Report = Callable[[str], None]
@@ -127,7 +127,7 @@ def _measure(plan: Plan, subjects: Sequence[Subject], pattern: Pattern, phase: s
         subjects = [NetworkSubject.of(subject, max(plan.lengths)) for subject in attentions]
     elif setting.packed:
         subjects = [kind for subject in attentions for kind in packed_and_padded(subject)]
-    elif phase in CAUSAL:
+    elif phase in CAUSAL_PHASES:
         subjects = attentions
     else:
         subjects = [ProjectionsSubject(), *subjects]
@@ -165,9 +165,9 @@ def measure_for_board(subject: AttentionSubject, pattern: Pattern) -> list[Cost]
     with restored():
         torch.set_num_threads(1)
         for phase, subjects in phases.items():
-            sizes = SIZES[phase]
+            sizes = BOARD_SIZES[phase]
             setting = Setting(1, sizes["embed_dim"], sizes["num_heads"], repeats=3, time_limit=BOARD_SECONDS)
-            earlier = [SHORT] if phase == "decode" else []
+            earlier = [EARLY] if phase == "decode" else []
             for length in (LENGTH, FALLBACK):
                 measured = list(measure(Plan(subjects, [], [pattern], [phase], [*earlier, length], setting)))
                 if not any(cost.status in ("timeout", "oom") for cost in measured if cost.attention == subject.label):

@@ -10,13 +10,13 @@ from typing import TextIO
 
 from cab.files.disk import sanitize_csv_cell
 
-DECODING = ("decode", "decode-graph")
+DECODING_PHASES = ("decode", "decode-graph")
 """Phases that decode token by token."""
 
-CAUSAL = ("prefill", *DECODING)
+CAUSAL_PHASES = ("prefill", *DECODING_PHASES)
 """Phases of generation, which only causal patterns have."""
 
-LAUNCH_BOUND, BUSY = "launch-bound", 0.8
+LAUNCH_BOUND, BUSY_SHARE = "launch-bound", 0.8
 """Detail of a cost whose call keeps the GPU busy for less than this share of its time."""
 
 
@@ -132,16 +132,16 @@ class Cost:
     pairs_kept: float | None = None
 
 
-COLUMNS = tuple(field.name for field in dataclasses.fields(Cost))
+COST_COLUMNS = tuple(field.name for field in dataclasses.fields(Cost))
 """Columns of the CSV; `cab crossover` reads the first six."""
 
 
 def write_costs(costs: Iterable[Cost], file: TextIO) -> Iterator[Cost]:
     """Write the header and each cost as soon as it is available, and yield the cost."""
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(COST_COLUMNS)
     for cost in costs:
-        values = (getattr(cost, name) for name in COLUMNS)
+        values = (getattr(cost, name) for name in COST_COLUMNS)
         texts = (f"{x:.6g}" if isinstance(x, float) else "" if x is None else x for x in values)
         writer.writerow(map(sanitize_csv_cell, texts))
         file.flush()

@@ -17,8 +17,8 @@ IDENTITY = (
 )
 """Columns in which a row and its former one agree."""
 MACHINE = ("hardware", "threads", "torch")
-NUMBERS = ("seconds", "bytes", "p10", "p90")
-NEEDED = ("attention", "pattern", "phase", "length", "status", *NUMBERS)
+COMPARED_NUMBERS = ("seconds", "bytes", "p10", "p90")
+NEEDED = ("attention", "pattern", "phase", "length", "status", *COMPARED_NUMBERS)
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Former:
         costs, machines = {}, set()
         for _, row in csv_rows(path, NEEDED):
             if row["status"] == "ok":
-                numbers = {name: parse_number(row[name]) for name in NUMBERS}
+                numbers = {name: parse_number(row[name]) for name in COMPARED_NUMBERS}
                 costs[_identity(row)] = {name: value for name, value in numbers.items() if value is not None}
                 machines.add(tuple(row.get(name, "") for name in MACHINE))
         if not costs:

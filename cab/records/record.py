@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCHEMA = 6
-SHOWN = 5
+MOST_SHOWN = 5
 """Broken records of a folder that are logged one by one."""
 CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
 """Keys of a cell; ``config_variant`` distinguishes variants of a data set, such as univariate and multivariate."""
@@ -274,7 +274,7 @@ def records_in(
             records.append((path, reduced(Record.read(path))))
         except UserError as error:
             errors.append(error)
-    lines = [f"skipped: {error}" for error in errors[:SHOWN]]
+    lines = [f"skipped: {error}" for error in errors[:MOST_SHOWN]]
     if rest := len(errors) - len(lines):
         lines.append(f"skipped: {counted(rest, 'more file')} in {folder} without a valid result record")
     for line in lines:

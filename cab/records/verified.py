@@ -23,12 +23,12 @@ from cab.registry.program import CAB, code_of, contract_of, joined, read
 COMMITTED = CAB.with_name("results") / "verified.csv"
 
 QUICK, FULL = "quick", "full"
-VERDICTS = ("no", "unknown", "yes")
+CODE_VERDICTS = ("no", "unknown", "yes")
 """Verdicts on the code of runs, from worst to best."""
 
 UNVERIFIED_MARK = "†"
 """Precedes the name of an unverified attention."""
-LEGEND = f"{UNVERIFIED_MARK} not verified: the code has not passed `cab verify` in this pattern"
+UNVERIFIED_LEGEND = f"{UNVERIFIED_MARK} not verified: the code has not passed `cab verify` in this pattern"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Row:
         return all(getattr(self, name) == getattr(now, name) for name in names) and self.mode in (FULL, now.mode)
 
 
-COLUMNS = tuple(field.name for field in dataclasses.fields(Row))
+VERIFIED_COLUMNS = tuple(field.name for field in dataclasses.fields(Row))
 
 
 @functools.cache
@@ -151,14 +151,14 @@ def read_rows(path: Path) -> list[Row]:
     if not has_columns(path):
         return []
     with path.open(newline="", encoding="utf-8") as file:
-        return [Row(*(row[name] or "" for name in COLUMNS)) for row in csv.DictReader(file)]
+        return [Row(*(row[name] or "" for name in VERIFIED_COLUMNS)) for row in csv.DictReader(file)]
 
 
 def has_columns(path: Path) -> bool:
     """Return whether the file exists and has the columns of this table."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            return file.readline().strip() == ",".join(COLUMNS)
+            return file.readline().strip() == ",".join(VERIFIED_COLUMNS)
     except (FileNotFoundError, UnicodeDecodeError):
         return False
 
@@ -179,7 +179,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary, temporary.open("x", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        writer.writerow(VERIFIED_COLUMNS)
         for row in sorted(rows, key=lambda row: (row.attention, pattern_rank(row.pattern))):
             writer.writerow(map(sanitize_csv_cell, dataclasses.astuple(row)))
     _passed_in.cache_clear()  # a file that is replaced twice at once can have the old stamp

@@ -12,19 +12,18 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cab.errors import unknown_name
 from cab.files.text_table import read_csv
-from cab.records.files import REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS, ROOT
 from cab.records.verified import is_verified
 from cab.registry.entries import Entry
 from cab.registry.names import is_file, is_stack
 from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.stacks import parts_of
-from cab.results.costs import is_edited
+from cab.results.costs import MEASURED, is_edited
 from cab.results.formats import Cell, gain, texts
 from cab.results.load import load_results
 from cab.results.retained import gains_table
@@ -35,9 +34,7 @@ if TYPE_CHECKING:
 
     from cab.results.paper_values import TaxonomyRow
 
-ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = ROOT / "attentions" / "defaults.csv"
-COSTS = ROOT / "results" / "efficiency" / "costs.csv"
 COST_LENGTH = 8192
 _table = functools.cache(read_csv)
 
@@ -164,7 +161,7 @@ def _costs(name: str) -> Table:
     title = f"Cost at {COST_LENGTH:,} tokens, forward+backward"
     header = ("Attention", "Pattern", "Time relative to softmax", "Run", "Hardware")
     rows = []
-    for row in _table(COSTS):
+    for row in _table(MEASURED):
         relative = row["relative_to_softmax"]
         if setting.items() <= row.items() and row["attention"].partition(":")[0] == name and relative:
             hardware = f"{row['hardware']}, {row['threads']} threads, width {row['embed_dim']}, {row['dtype']}"

@@ -11,13 +11,13 @@ from typing import Any
 from cab.files.disk import sanitize_text
 from cab.files.numbers import is_finite
 from cab.files.text_table import ABSENT
-from cab.records.verified import LEGEND as UNVERIFIED_LEGEND, UNVERIFIED_MARK
+from cab.records.verified import UNVERIFIED_LEGEND, UNVERIFIED_MARK
 from cab.results.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK, Verdict
 
 Fields = Mapping[Any, Any]
 """A row of a data frame."""
 WORSE, UNDECIDED, LEARNING = "▼", "?", "≥"
-LEGEND = {
+SIGN_LEGEND = {
     WORSE: f"{WORSE} worse than softmax attention: the bound is below 98",
     UNDECIDED: f"{UNDECIDED} undecided",
     ONE_SEED_MARK: ONE_SEED_LEGEND,
@@ -25,14 +25,14 @@ LEGEND = {
     UNVERIFIED_MARK: UNVERIFIED_LEGEND,
 }
 """The five signs, with their only explanation."""
-VERDICTS = {
+VERDICT_SIGNS = {
     Verdict.WORSE: (f" {WORSE}", "worse"),
     Verdict.UNDECIDED: (f" {UNDECIDED}", ""),
     Verdict.ONE_SEED: (ONE_SEED_MARK, "single"),
     **dict.fromkeys((Verdict.SOLVED, Verdict.EQUIVALENT, Verdict.BETTER), ("", "match")),
 }
 """Sign and tint of each verdict."""
-NEVER = 1e18
+INFINITY_KEY = 1e18
 """Sort key of infinity."""
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX |= {char: f"\\{char}" for char in "&%$#_{}"}
@@ -47,7 +47,7 @@ class Cell:
     Attributes:
         value: sort key; None for a text or a missing value.
         hint: remark on the value, or why it is missing.
-        signs: those of :data:`LEGEND` in the text.
+        signs: those of :data:`SIGN_LEGEND` in the text.
         style: tint of the page, and ``best`` for bold text; words separated by spaces.
     """
 
@@ -66,7 +66,7 @@ def plain(value: float, decimals: int = 3) -> str:
 def number(value: float | None, decimals: int = 3, reason: str = "") -> Cell:
     """Return the cell of a number; one that is None or NaN is missing for a reason."""
     if value == math.inf:
-        return Cell("∞", NEVER)
+        return Cell("∞", INFINITY_KEY)
     if not is_finite(value):
         return Cell(hint=reason)
     return Cell(plain(value, decimals), float(value))
@@ -112,7 +112,7 @@ def gain(row: Fields) -> Cell:
     """
     if not is_finite(row["K"]):
         return Cell(hint=row["note"] if isinstance(row["note"], str) else "")
-    sign, tint = VERDICTS.get(row["verdict"], ("", ""))
+    sign, tint = VERDICT_SIGNS.get(row["verdict"], ("", ""))
     style = " ".join(filter(None, (tint, "best" * bool(row.get("best")))))
     if row["verdict"] == Verdict.SOLVED:
         return Cell(f"{row['reached_90']:.0f} of {row['seeds']:.0f} solved", row["K"], row["note"], style=style)

@@ -19,7 +19,7 @@ from cab.results.guards import REHEARSAL_NOTE
 from cab.results.index import FLAT, NO_CONSTANTS, RECOMPUTED, Scores, is_average, order_table, pairs_of
 from cab.results.load import AVERAGE, INDEX, OWN, PUBLISHED, REHEARSAL, runs_of
 from cab.results.normalization import NORMALIZATIONS, OF_RESULTS, OFFICIAL, corrections, population
-from cab.results.published import TERM as PUBLISHED_TERM
+from cab.results.published import PUBLISHED_TERM
 from cab.results.statistics import Verdict
 from cab.results.summarize import seeds_of_rows
 from cab.results.table import Column, Table

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from cab.files.disk import replacing, sanitize_csv_cell, sanitize_table, sanitize_text
 from cab.files.text_table import ABSENT, text_table
-from cab.records.verified import UNVERIFIED_MARK, VERDICTS, mark_unverified
+from cab.records.verified import CODE_VERDICTS, UNVERIFIED_MARK, mark_unverified
 from cab.registry.names import is_stack
 from cab.registry.registries import ATTENTIONS
 from cab.results import formats
-from cab.results.formats import LEGEND, Cell, Fields, latex, markdown
+from cab.results.formats import SIGN_LEGEND, Cell, Fields, latex, markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,7 +140,7 @@ class Table:
         """
         found = {(row["label"], row[column]): cell(row) for row in frame.to_dict("records")}
         groups = dict(iter(frame.groupby("label", sort=False)))
-        verdicts = [min(rows["verified"], key=VERDICTS.index) for rows in groups.values()]
+        verdicts = [min(rows["verified"], key=CODE_VERDICTS.index) for rows in groups.values()]
         rows = [Row(sanitize_text(label), verdict) for label, verdict in zip(groups, verdicts, strict=True)]
         names = frame[column].unique()
         columns = [Column(str(name), [found.get((label, name), Cell()) for label in groups]) for name in names]
@@ -250,7 +250,7 @@ def legend(tables: Iterable[Table]) -> list[str]:
     lines = [line for each in tables for line in each.lines]
     signs = {sign for _, cells in lines for cell in cells for sign in cell.signs}
     signs |= {UNVERIFIED_MARK for row, _ in lines if row.verified == "no"}
-    note = "; ".join(text for sign, text in LEGEND.items() if sign in signs)
+    note = "; ".join(text for sign, text in SIGN_LEGEND.items() if sign in signs)
     return [note] if note else []
 
 

@@ -16,10 +16,10 @@ from cab.results.changed_settings import with_changed
 from cab.results.formats import Cell, Fields, plain
 from cab.results.guards import comparable
 from cab.results.index import Key, score
-from cab.results.load import AVERAGE, INDEX, OWN as OWN_SOURCE, PUBLISHED as PUBLISHED_SOURCE, REAL, REHEARSAL, load
+from cab.results.load import AVERAGE, INDEX, OWN, PUBLISHED, REAL, REHEARSAL, load
 from cab.results.published import (
     PART,
-    TERM,
+    PUBLISHED_TERM,
     VALUE,
     TableCell,
     on_published_sets,
@@ -31,13 +31,13 @@ from cab.results.published import (
 from cab.results.summarize import summarize, verdicts
 from cab.results.table import Column, Row, Table
 
-OWN, DEVIATION, PUBLISHED, DIFFERENCE = "own", "sd", "published", "difference"
+OWN_VALUE, OWN_DEVIATION, PUBLISHED_VALUE, DIFFERENCE = "own", "sd", "published", "difference"
 """Kinds of rows of an attention."""
-COLUMNS = [
+TABLE3_COLUMNS = [
     "pattern", "task", "dataset", "backbone", "metric", "attention", "higher_is_better", "data", "own", "sd", "seeds",
     "published", "normalization", "difference", "verified", "missing", "settings",
 ]  # fmt: skip
-PARTS = {"NS": "a", "CS": "b", "NC": "c", "CC": "d"}
+PART_OF_PATTERN = {"NS": "a", "CS": "b", "NC": "c", "CC": "d"}
 """Part of Table 3 of each pattern."""
 
 
@@ -49,8 +49,8 @@ def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
             results on real data, those on generated data replace each data set of their task, and make a rehearsal.
 
     Returns:
-        Columns :data:`COLUMNS` in the order of the table; other own attentions follow. ``own`` and ``sd`` are mean and
-        standard deviation (NaN for one seed) over the ``seeds`` that have all parts of a value. ``published`` is what
+        Columns :data:`TABLE3_COLUMNS` in the order of the table; other own attentions follow. ``own`` and ``sd`` are
+        mean and standard deviation (NaN for one seed) over the ``seeds`` that have all parts. ``published`` is what
         the paper prints. ``difference`` is own - published in standard deviations of the metric over the paper's
         attentions (Tables 7-10), with the sign changed if lower is better: positive is better. That of an index is own
         - published. It is NaN in a rehearsal. ``normalization`` is that of an own index. ``verified`` is the worst
@@ -60,13 +60,13 @@ def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
     Raises:
         UserError: different results for one cell and seed, several presets, or versions of a task.
     """
-    results = frame[(frame["source"] == OWN_SOURCE) & (frame["score"] == INDEX)]
+    results = frame[(frame["source"] == OWN) & (frame["score"] == INDEX)]
     results = comparable(results) if len(results) else results
     is_rehearsal = bool((results["data"] != REAL).any())
     own = summarize(on_published_sets(results[results["primary"].astype(bool)]), VALUE)
     own = own.rename(columns={"mean": "own"})[[*VALUE, "own", "sd", "seeds", "missing"]]
     paper = load(PAPER_DIR).frame
-    paper = paper[paper["source"] == PUBLISHED_SOURCE].rename(columns={"value": "published"})
+    paper = paper[paper["source"] == PUBLISHED].rename(columns={"value": "published"})
     metrics = own.merge(paper.loc[paper["kind"] != INDEX, [*VALUE, "published"]], on=VALUE, how="outer")
     better = paper.drop_duplicates("metric").set_index("metric")["higher_is_better"]
     metrics["difference"] = _in_deviations(metrics, better)
@@ -81,13 +81,13 @@ def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(data=REHEARSAL if is_rehearsal else REAL, seeds=table["seeds"].fillna(0).astype(int))
     if is_rehearsal:
         table["difference"] = math.nan  # of scores on other data
-    return _sorted(table)[COLUMNS]
+    return _sorted(table)[TABLE3_COLUMNS]
 
 
 def _in_deviations(metrics: pd.DataFrame, better: pd.Series) -> pd.Series:
     """Return own - published in standard deviations over the paper's attentions; positive is better."""
     scales = pd.DataFrame(printed("normalization.csv")).astype({"std_table": float})
-    scale = metrics.merge(scales[[*TERM, "std_table"]], on=TERM, how="left")["std_table"]
+    scale = metrics.merge(scales[[*PUBLISHED_TERM, "std_table"]], on=PUBLISHED_TERM, how="left")["std_table"]
     sign = metrics["metric"].map(better).map({True: 1.0, False: -1.0})
     return sign * (metrics["own"] - metrics["published"]) / scale
 
@@ -152,7 +152,7 @@ def _sorted(table: pd.DataFrame) -> pd.DataFrame:
     patterns, last = list(dict.fromkeys(term[0] for term in terms3())), len(of_term)
     ranks = table.assign(
         _pattern=table["pattern"].map(patterns.index),
-        _term=[of_term.get(term, last) for term in table[TERM].itertuples(index=False, name=None)],
+        _term=[of_term.get(term, last) for term in table[PUBLISHED_TERM].itertuples(index=False, name=None)],
         _rank=[attentions.index(name) if name in attentions else len(attentions) for name in table["attention"]],
     )
     by = ["_pattern", "_term", "task", "_rank", "attention"]
@@ -169,9 +169,9 @@ def tables(frame: pd.DataFrame, *, narrow: bool = False) -> Iterator[Table]:
     if frame["own"].notna().any():
         has_own = frame.groupby("pattern")["own"].transform("count") > 0
         frame = frame[has_own | frame["pattern"].isin(_begun(frame)["pattern"])]
-    own = (OWN, DEVIATION) if narrow else (OWN,)
-    others = (PUBLISHED, DIFFERENCE) if frame["difference"].notna().any() else (PUBLISHED,)
-    kinds = (*own, *others) if frame["own"].notna().any() else (PUBLISHED,)
+    own = (OWN_VALUE, OWN_DEVIATION) if narrow else (OWN_VALUE,)
+    others = (PUBLISHED_VALUE, DIFFERENCE) if frame["difference"].notna().any() else (PUBLISHED_VALUE,)
+    kinds = (*own, *others) if frame["own"].notna().any() else (PUBLISHED_VALUE,)
     shown = frame[(frame["metric"] != INDEX) | (frame["task"] == AVERAGE)]
     for pattern, rows in shown.groupby("pattern", sort=False):
         values = {tuple(row[name] for name in VALUE[1:]): row for row in rows.to_dict("records")}
@@ -179,13 +179,13 @@ def tables(frame: pd.DataFrame, *, narrow: bool = False) -> Iterator[Table]:
             (str(attention), kind)
             for attention, of in rows.groupby("attention", sort=False)
             for kind in kinds
-            if kind == OWN or of[kind].notna().any()
+            if kind == OWN_VALUE or of[kind].notna().any()
         ]
         columns = []
         for term in dict.fromkeys(key[:-1] for key in values):
             cells = [_cell(values.get((*term, attention), {}), kind, narrow=narrow) for attention, kind in lines]
             columns.append(Column(_header(*term), cells))
-        if OWN in kinds:
+        if OWN_VALUE in kinds:
             columns.append(Column("seeds", [_seeds(rows, *line) for line in lines]))
         checked = dict(zip(rows["attention"], rows["verified"], strict=True))
         labels = [
@@ -194,7 +194,7 @@ def tables(frame: pd.DataFrame, *, narrow: bool = False) -> Iterator[Table]:
         ]
         is_rehearsal = ((rows["data"] == REHEARSAL) & rows["own"].notna()).any()
         stamp = f"; own values: {REHEARSAL} on generated data" if is_rehearsal else ""
-        caption = f"Table 3{PARTS[str(pattern)]} ({pattern}){stamp}"
+        caption = f"Table 3{PART_OF_PATTERN[str(pattern)]} ({pattern}){stamp}"
         yield Table(labels, columns, caption=caption, remarks=list(_notes(rows)))
 
 
@@ -212,7 +212,7 @@ def _cell(row: Fields, kind: str, *, narrow: bool) -> Cell:
     decimals = 3 if row["metric"] == INDEX or abs(value) < 10 else 2
     if kind == DIFFERENCE:
         return Cell(f"{round(value, 2) + 0.0:+.2f}", value)
-    if kind in (PUBLISHED, DEVIATION):
+    if kind in (PUBLISHED_VALUE, OWN_DEVIATION):
         return Cell(plain(value, decimals), value)
     spread = "" if narrow or math.isnan(row["sd"]) else f" ± {plain(row['sd'], decimals)}"
     return Cell(f"{plain(value, decimals)}{spread}", value)
@@ -221,7 +221,7 @@ def _cell(row: Fields, kind: str, *, narrow: bool) -> Cell:
 def _seeds(rows: pd.DataFrame, attention: str, kind: str) -> Cell:
     """Return the number of seeds of an attention, as a range if its values have different ones."""
     counts = rows.loc[(rows["attention"] == attention) & rows["own"].notna(), "seeds"]
-    if kind != OWN or counts.empty:
+    if kind != OWN_VALUE or counts.empty:
         return Cell("")
     least, most = counts.min(), counts.max()
     return Cell(f"{least}" if least == most else f"{least}-{most}")

@@ -29,7 +29,7 @@ from cab.spec import Spec
 if TYPE_CHECKING:
     from cab.task import Task
 
-GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
+CELL_GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
 """Groups that are chosen by name, in the order of :func:`runnable_cells`."""
 GPU = "GPU"
 """Hardware of the hours in Table 15."""
@@ -269,7 +269,7 @@ def runnable_cells(stacks: Iterable[str] = (), own: Sequence[str] = ()) -> list[
 
 
 def why_not_runnable(named: Mapping[str, str], *, has_source: bool = False) -> str:
-    """Return the reason why no runnable cell has these names of :data:`GROUPS`."""
+    """Return the reason why no runnable cell has these names of :data:`CELL_GROUPS`."""
     pattern = Pattern.parse(named["pattern"]) if "pattern" in named else None
     try:
         if {"task", "dataset"} <= named.keys():

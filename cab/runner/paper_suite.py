@@ -15,7 +15,7 @@ from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import presets, read_table
 from cab.results.published import TableCell, table3
 
-GROUPS = ("pattern", "task", "backbone", "dataset", "attention")
+CHOOSING_GROUPS = ("pattern", "task", "backbone", "dataset", "attention")
 """Groups that select cells of the table."""
 REHEARSED_SEEDS = "1,2"
 """Seeds of a cell in all presets but `paper`."""
@@ -28,7 +28,7 @@ def paper_sweeps(values: Mapping[str, str], others: Sequence[str]) -> list[list[
     replace the published ones, each variant once: a rehearsal.
 
     Args:
-        values: overrides by key; :data:`GROUPS` select, ``preset`` is `paper` by default.
+        values: overrides by key; :data:`CHOOSING_GROUPS` select, ``preset`` is `paper` by default.
         others: overrides of all runs with other keys.
     """
     from cab.config.compose import names_in, written  # imports Hydra
@@ -38,7 +38,7 @@ def paper_sweeps(values: Mapping[str, str], others: Sequence[str]) -> list[list[
         raise unknown_name("preset", preset, presets())
     datasets = values["dataset"].split(",") if "dataset" in values else []
     sweeps: dict[tuple[str, ...], dict[str, None]] = {}
-    for cell in _selected({key: names_in(f"{key}={values[key]}") for key in GROUPS if key in values}):
+    for cell in _selected({key: names_in(f"{key}={values[key]}") for key in CHOOSING_GROUPS if key in values}):
         for dataset, variant in cell.parts:
             if SYNTHETIC in datasets:
                 dataset = SYNTHETIC
@@ -49,7 +49,7 @@ def paper_sweeps(values: Mapping[str, str], others: Sequence[str]) -> list[list[
         [
             *(
                 f"{key}={name}"
-                for key, name in zip(GROUPS, (*place[:4], ",".join(map(written, attentions))), strict=True)
+                for key, name in zip(CHOOSING_GROUPS, (*place[:4], ",".join(map(written, attentions))), strict=True)
             ),
             *([f"task.features={place[4]}"] if place[4] else []),
             *([] if "seed" in values else [f"seed={_seeds(place[3], place[4], preset)}"]),

@@ -27,7 +27,7 @@ from cab.runner.provenance import about_run, identity_of
 
 log = logging.getLogger("cab")
 
-BUSY = os.EX_TEMPFAIL
+EXIT_BUSY = os.EX_TEMPFAIL
 """Exit status of a command whose only cell another process is running."""
 
 
@@ -245,9 +245,9 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        """1 if there are failures; :data:`BUSY` if another process runs the only cell; else 0."""
+        """1 if there are failures; :data:`EXIT_BUSY` if another process runs the only cell; else 0."""
         is_busy = self.raises and any(outcome.kind == "locked" for outcome in self.outcomes)
-        return 1 if self.failures else BUSY if is_busy else 0
+        return 1 if self.failures else EXIT_BUSY if is_busy else 0
 
     def add(self, outcome: Outcome) -> None:
         """Add and log an outcome."""

@@ -25,7 +25,7 @@ from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.cell import GPU, Cell
 from cab.runner.engine import Run, Training, make_initial_backbone, open_run
 from cab.runner.evaluation import evaluate
-from cab.runner.folder import ABOUT, atomic_save, discard_progress, lock_run_dir, start_run
+from cab.runner.folder import CELL_FILE, atomic_save, discard_progress, lock_run_dir, start_run
 from cab.runner.processes import status_of
 from cab.runner.provenance import ResourceUsage, about_run, program_of
 from cab.runner.report import ExistingRecords, Outcome, cached
@@ -247,7 +247,7 @@ def reuse_result(run: Run, existing: ExistingRecords) -> Record | None:
         changes = {name: getattr(about, name) for name in names}
         changes["config"] = {**about.config, "trainer": record.config["trainer"]}  # the precision on its device
         weights = weights_path(twin.config.results_dir, twin.name)
-        (run.folder / ABOUT).unlink(missing_ok=True)  # of an interrupted run, which would count as started afresh
+        (run.folder / CELL_FILE).unlink(missing_ok=True)  # of an interrupted run, which would count as started afresh
         if weights.exists():
             with replacing(weights_path(cell.config.results_dir, cell.name)) as temporary:
                 shutil.copyfile(weights, temporary)

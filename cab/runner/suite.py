@@ -18,19 +18,19 @@ from cab.patterns import LONG_NAMES
 from cab.records.record import Record, Status
 from cab.registry.tables import run_defaults
 from cab.results.cells import PRESET, SuiteCell, suite_cells
-from cab.runner.paper_suite import GROUPS, paper_sweeps
+from cab.runner.paper_suite import CHOOSING_GROUPS, paper_sweeps
 
 log = logging.getLogger("cab")
 
 SUITES = ("core", "mini", "paper")
 """The cells that a score requires, all cells of the small suite, and those of Table 3."""
-PARTS = ("task", "backbone", "pattern")
+CHOSEN_PARTS = ("task", "backbone", "pattern")
 """Groups that select cells of a suite."""
-FACTORS = (1 / 3, 1.0, 3.0)
+RATE_FACTORS = (1 / 3, 1.0, 3.0)
 """Learning rates of the grid, relative to that of the cell."""
 SEED = 1000
 """Seed of the runs of the grid, which no scored run can have."""
-FOLDER = "tuning"
+TUNING_FOLDER = "tuning"
 """Folder in ``results_dir`` with the records of the grid."""
 
 
@@ -43,15 +43,15 @@ def suite_sweeps(overrides: Sequence[str]) -> list[list[str]] | None:
     if suite not in SUITES:
         raise unknown_name("suite", suite, SUITES)
     if suite == "paper":
-        return paper_sweeps(values, _without(overrides, "suite", "preset", *GROUPS))
+        return paper_sweeps(values, _without(overrides, "suite", "preset", *CHOOSING_GROUPS))
     for key in sorted(values.keys() & {"dataset", "preset"}):
         raise UserError(f"suite={suite} sets the {key}; remove {key}=")
     if "attention" not in values:
         raise UserError(f"suite={suite} requires attention=NAME, which `cab run {' '.join(overrides)}` lacks")
-    others = _without(overrides, "suite", "tune", *PARTS)
+    others = _without(overrides, "suite", "tune", *CHOSEN_PARTS)
     others += [] if "seed" in values else ["seed=1,2,3"]
-    cells = _chosen(suite, {name: values[name] for name in PARTS if name in values})
-    names = (*PARTS, "dataset")
+    cells = _chosen(suite, {name: values[name] for name in CHOSEN_PARTS if name in values})
+    names = (*CHOSEN_PARTS, "dataset")
     selections = [[f"{name}={getattr(cell, name)}" for name in names] for cell in cells]
     return [
         [*selection, f"preset={PRESET}", *cell.options.split(), *others]
@@ -93,8 +93,8 @@ def tuned_sweeps(sweeps: Sequence[Sequence[str]]) -> list[list[str]]:
     for single in singles:
         others = _without(single, "seed", "results_dir")
         rate = compose([*others, f"seed={SEED}"])["trainer"]["learning_rate"]
-        rates = ",".join(f"{rate * factor:.6g}" for factor in FACTORS)
-        folder = Path(_value(single, "results_dir") or run_defaults()["results_dir"]) / FOLDER
+        rates = ",".join(f"{rate * factor:.6g}" for factor in RATE_FACTORS)
+        folder = Path(_value(single, "results_dir") or run_defaults()["results_dir"]) / TUNING_FOLDER
         grids.append([*others, f"trainer.learning_rate={rates}", f"seed={SEED}", f"results_dir={folder}"])
     records = [outcome.record for outcome in run_sweeps(grids).outcomes if outcome.record is not None]
     for single in singles:

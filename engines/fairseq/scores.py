@@ -13,7 +13,7 @@ from engines.fairseq import environment
 from engines.fairseq.command import task_arguments
 from tasks.lm.task import LM
 from tasks.mlm.task import MLM
-from tasks.sum.task import NAMES, Sum, rouge
+from tasks.sum.task import ROUGE, Sum, rouge
 
 LOSS = re.compile(r'Loss \(base 2\): ([^,]+),|"test_loss": "([^"]+)"')
 """In bits, as printed by `fairseq-eval-lm` and `fairseq-validate`."""
@@ -46,7 +46,7 @@ def _score_summaries(task: Sum, hypotheses: Iterator[tuple[str, str]]) -> dict[s
     tokens = {int(number): [int(word) for word in words.split() if word.isdigit()] for number, words in hypotheses}
     references = islice(task.splits["test"].read_texts(), task.limit)
     pairs = ((reference, task.bpe.decode(tokens[row])) for row, (_, reference) in enumerate(references))
-    return {name: score for name, score in rouge(pairs).items() if name in NAMES}
+    return {name: score for name, score in rouge(pairs).items() if name in ROUGE}
 
 
 def _matches(

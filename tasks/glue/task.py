@@ -28,9 +28,9 @@ from tasks.corpus.tokens import PAD, padding_or_none
 from tasks.files import warn_of_left_out, warn_of_repeats
 from tasks.glue.tables import (
     BEST_SCORE,
-    LAYOUTS,
+    FILE_LAYOUTS,
+    PAIRS_VERSION,
     SYNTHETIC_COUNTS,
-    VERSION,
     find_files,
     generate_pairs,
     read_table,
@@ -113,7 +113,7 @@ class GLUE(Task):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        names = METRICS[self.dataset]
+        names = GLUE_METRICS[self.dataset]
         return tuple(
             Metric(name + ENDINGS[split], UNITS[name], True, primary=split != HELD_OUT and name == names[0])
             for split in self._evaluated
@@ -122,7 +122,7 @@ class GLUE(Task):
 
     @property
     def _scored(self) -> tuple[str, ...]:
-        return LAYOUTS[self.dataset].dev
+        return FILE_LAYOUTS[self.dataset].dev
 
     @property
     def _evaluated(self) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class GLUE(Task):
 
     @property
     def _classes(self) -> tuple[str, ...]:
-        return LAYOUTS[self.dataset].classes
+        return FILE_LAYOUTS[self.dataset].classes
 
     def check(self) -> None:
         if not 0.0 <= self.validation_fraction < 1.0:
@@ -157,13 +157,13 @@ class GLUE(Task):
         if self.dataset != "synthetic":
             files = find_files(self.dataset, data_root)
             self._key: dict[str, Any] = checksums(list(files.values()))
-            splits = {split: read_table(path, LAYOUTS[self.dataset]) for split, path in files.items()}
+            splits = {split: read_table(path, FILE_LAYOUTS[self.dataset]) for split, path in files.items()}
             warn_of_left_out(files[TRAIN].parent, files.values(), r"^(train|dev(?!_ids)).*\.tsv$")
             pairs = {split: enumerate(each.texts, start=1) for split, each in splits.items()}
             warn_of_repeats("examples", {s: [(x, f"example {i} of {s}") for i, x in each] for s, each in pairs.items()})
         else:
             splits = {split: generate_pairs(split) for split in SYNTHETIC_COUNTS}
-            self._key = {"generator": VERSION}
+            self._key = {"generator": PAIRS_VERSION}
         if self._start is None:
             texts, self._positions = [text for pair in splits[TRAIN].texts for text in pair], self.max_length
             tokenizer = tokenizer_path(self.tokenizer, data_root)
@@ -213,7 +213,7 @@ class GLUE(Task):
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """Return 1 minus the first metric."""
         split = HELD_OUT if self.validation_fraction else self._scored[0]
-        return 1.0 - self._scores(backbone, batches, split)[METRICS[self.dataset][0]]
+        return 1.0 - self._scores(backbone, batches, split)[GLUE_METRICS[self.dataset][0]]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         return {
@@ -259,7 +259,7 @@ def _split(rows: Rows, validation_fraction: float) -> dict[str, Rows]:
     }
 
 
-METRICS: Mapping[str, tuple[str, ...]] = {
+GLUE_METRICS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("sst2", "mnli", "qnli", "rte", "synthetic"), ("accuracy",)),
     "cola": ("matthews",),
     "mrpc": ("f1", "accuracy"),
@@ -307,4 +307,4 @@ FUNCTIONS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 def scores_of(dataset: str, guesses: np.ndarray, truth: np.ndarray) -> dict[str, float]:
     """Return the metrics of a data set, by name."""
-    return {name: FUNCTIONS[name](guesses, truth) for name in METRICS[dataset]}
+    return {name: FUNCTIONS[name](guesses, truth) for name in GLUE_METRICS[dataset]}

@@ -30,15 +30,16 @@ from tasks.corpus.books import find_books
 from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Answers, Facts, Names, level_perplexities, names_variant
 from tasks.corpus.losses import mean_or_zero, sum_of, token_losses
 from tasks.corpus.tokens import NUM_SPECIAL, PAD, perplexity, read_corpus, unigram_loss
+from tasks.files import SPLITS
 from tasks.mlm.pages import Batch, HiddenPages, RandomPages
-from tasks.source import SPLITS, TextTask
+from tasks.source import TextTask
 
-MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # fractions of the chosen tokens (Devlin et al. 2019, section 3.1)
+MASKED, REPLACED = 0.8, 0.1  # fractions of the chosen tokens; the others are kept (Devlin et al. 2019, section 3.1)
 
-NEAR = 0.25
+NEAR_SHARE = 0.25
 """Fraction of the names whose fact is repeated in the list."""
 
-LEVELS = {"near": range(3), "far": range(17, 10_000)}
+MLM_LEVELS = {"near": range(3), "far": range(17, 10_000)}
 """Distance in tokens from an answer to its fact."""
 
 
@@ -50,7 +51,7 @@ def generate_book(number: int, *, names: int = 16) -> str:
 
 def _page(rng: random.Random, names: Sequence[str]) -> str:
     keeps = {name: rng.choice(THINGS) for name in rng.sample(names, len(names))}
-    told_again = rng.sample(names, round(NEAR * len(names)))
+    told_again = rng.sample(names, round(NEAR_SHARE * len(names)))
     facts = " ".join(name + thing for name, thing in keeps.items())
     entries = (f"{name}{keeps[name] if name in told_again else ''} {keeps[name]}" for name in names)
     return f"Kept {facts}\nListed {' '.join(entries)}\n"
@@ -92,7 +93,7 @@ class MLM(TextTask):
     @property
     def metrics(self) -> tuple[Metric, ...]:
         names = ["ppl", *([] if self.scored_part == "test" else ["ppl_test"])]
-        names += [f"ppl_{level}" for level in LEVELS] if self._asks else []
+        names += [f"ppl_{level}" for level in MLM_LEVELS] if self._asks else []
         return tuple(Metric(name, "per masked token", False, primary=name == "ppl") for name in names)
 
     @property
@@ -198,7 +199,7 @@ class MLM(TextTask):
             return facts.answers(tokens, losses.index_copy(0, places, chosen).view_as(tokens))
 
         rows = batches.map(self._hidden(self.test_split), self.evaluation_batch_size, score)
-        return level_perplexities([*chain.from_iterable(rows)], LEVELS)
+        return level_perplexities([*chain.from_iterable(rows)], MLM_LEVELS)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return unigram perplexities, or in generated pages those of lookup within windows."""
@@ -206,7 +207,7 @@ class MLM(TextTask):
             pages = self.splits[self._scored]
             texts = [pages.__getitems__([i])[0] for i in range(len(pages))]
             windows = (0, 4, self.block_len)
-            return {f"look_up_{n}": level_perplexities(self._facts.looked_up(texts, n), LEVELS) for n in windows}
+            return {f"look_up_{n}": level_perplexities(self._facts.looked_up(texts, n), MLM_LEVELS) for n in windows}
         scores = {"ppl": perplexity(unigram_loss(self.corpus, self._scored))}
         if self.scored_part == "validation":
             scores["ppl_test"] = perplexity(unigram_loss(self.corpus, self.test_split))

@@ -21,9 +21,8 @@ from cab.files.cache import checksums, prepared, progress, read_bytes
 from cab.files.disk import listed, visible_files
 from cab.files.numbers import is_finite
 from cab.files.text_table import counted
-from tasks.files import find_data, find_file, read_number, warn_of_left_out
+from tasks.files import VAL_SPLITS, find_data, find_file, read_number, warn_of_left_out
 
-SPLITS = ("train", "val", "test")
 TRAINING_VIEWS = 8
 ALL_VIEWS = range(TRAINING_VIEWS)
 
@@ -105,11 +104,11 @@ def read_pcn(
     Raises:
         UserError: the list or one of its shapes is missing or invalid.
     """
-    folder = find_data("pcn", data_root, *SPLITS).parent
+    folder = find_data("pcn", data_root, *VAL_SPLITS).parent
     path = find_file("task.list_file", list_file, folder)
     digest = checksums([path])[path.name]
     classes = _read_list(path)
-    shapes_of = {part: [(x.taxonomy_id, name) for x in classes for name in getattr(x, part)] for part in SPLITS}
+    shapes_of = {part: [(x.taxonomy_id, name) for x in classes for name in getattr(x, part)] for part in VAL_SPLITS}
     names = shapes_of[split]
     if not names:
         others = " or ".join(f"task.sample_part={part}" for part, shapes in shapes_of.items() if shapes)

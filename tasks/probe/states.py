@@ -11,13 +11,13 @@ from itertools import permutations
 
 import numpy as np
 
-from tasks.probe.batches import IGNORE_INDEX, PAD, ProbeBatch, inline_queries
+from tasks.probe.batches import EMPTY_SYMBOL, IGNORE_INDEX, ProbeBatch, inline_queries
 
 CYCLIC = {"parity": 2, "modulo3": 3}
 PERMUTED = {"s3": 3, "s5": 5}
-SHORTEST = 3
+FEWEST_ELEMENTS = 3
 """Elements of the shortest sequence."""
-ENOUGH = 0.9
+HORIZON_ACCURACY = 0.9
 """Accuracy at each position up to the horizon."""
 
 
@@ -39,9 +39,9 @@ def word_problem(rng: np.random.Generator, rows: int, *, group: str, shortest: i
     state = np.zeros(rows, dtype=np.int64)
     states = np.stack([state := table[element, state] for element in elements.T], axis=1)
     beyond = np.arange(longest) >= rng.integers(shortest, longest, size=(rows, 1), endpoint=True)
-    return inline_queries(np.where(beyond, PAD, 1 + elements), np.where(beyond, IGNORE_INDEX, 1 + states))
+    return inline_queries(np.where(beyond, EMPTY_SYMBOL, 1 + elements), np.where(beyond, IGNORE_INDEX, 1 + states))
 
 
 def horizon(accuracy: np.ndarray) -> int:
-    """Return the number of first positions at each of which the accuracy [N] is at least :data:`ENOUGH`."""
-    return int((accuracy >= ENOUGH).cumprod().sum())
+    """Return the number of first positions at each of which the accuracy [N] is at least :data:`HORIZON_ACCURACY`."""
+    return int((accuracy >= HORIZON_ACCURACY).cumprod().sum())

@@ -23,11 +23,11 @@ from tasks.probe.batches import IGNORE_INDEX, Examples, ProbeBatch, query_logits
 
 IN_CONTEXT = ("recall", "noisy")
 """Data sets whose answers are values in the context."""
-PACKED = ("copying", "compression")
+OF_PAIRS = ("copying", "compression")
 """Data sets whose examples are ``pairs`` symbols to copy or to compress."""
 ALGORITHMS = ("copy", "reverse", "addition")
-STATES = ("parity", "modulo3", "s3", "s5")
-SPLITS = ("train", "validation", "test", "longer")
+STATE_GROUPS = ("parity", "modulo3", "s3", "s5")
+PROBE_SPLITS = ("train", "validation", "test", "longer")
 
 
 @register_task(
@@ -97,7 +97,7 @@ class Probe(Task):
     @property
     def config_variant(self) -> str:
         """Return the settings that determine the difficulty."""
-        if self.dataset in (*IN_CONTEXT, *PACKED):
+        if self.dataset in (*IN_CONTEXT, *OF_PAIRS):
             settings = {"pairs": self.pairs, "distance": self.distance}
         else:
             settings = {"length": self.length}
@@ -111,7 +111,7 @@ class Probe(Task):
         if self.dataset in ALGORITHMS:
             names |= {"accuracy_longer": "of answers", "sequences_longer": "all right"}
         primary = "accuracy"
-        if self.dataset in STATES:
+        if self.dataset in STATE_GROUPS:
             names, primary = {"horizon": "positions", **names}, "horizon"
         return tuple(Metric(name, unit, True, primary=name == primary) for name, unit in names.items())
 
@@ -122,9 +122,9 @@ class Probe(Task):
             raise UserError(f"task.noise applies to noisy and mad_noisy, not to {self.dataset}")
         if self.dataset in IN_CONTEXT and self.pairs > self.vocab_size:
             raise UserError(f"task.pairs {self.pairs} needs as many keys: raise task.vocab_size to {self.pairs}")
-        vocab_sizes = {"mad_recall": 4, "mad_noisy": mad.NOISE_SYMBOLS + 4, "mad_fuzzy": 2 * mad.LONGEST + 1}
+        vocab_sizes = {"mad_recall": 4, "mad_noisy": mad.NOISE_SYMBOLS + 4, "mad_fuzzy": 2 * mad.LONGEST_KEY + 1}
         vocab_sizes |= {"mqar": 2 * self.pairs + 2, "mad_copying": 3, "mad_memorization": 6}
-        lengths = {"mqar": 4 * self.pairs, "mad_copying": 2 * self.pairs + 2, "mad_fuzzy": 6 * mad.LONGEST}
+        lengths = {"mqar": 4 * self.pairs, "mad_copying": 2 * self.pairs + 2, "mad_fuzzy": 6 * mad.LONGEST_KEY}
         smallest = {"vocab_size": vocab_sizes.get(self.dataset, 2), "length": lengths.get(self.dataset, 4)}
         for name, minimum in {**smallest, "longer_length": 4}.items():
             if getattr(self, name) < minimum:
@@ -133,11 +133,11 @@ class Probe(Task):
             raise UserError(f"task.length must be even for {self.dataset}, got {self.length}")
 
     def setup(self, data_root: Path | None) -> None:  # noqa: ARG002
-        splits = SPLITS if self.dataset in ALGORITHMS else SPLITS[:3]
+        splits = PROBE_SPLITS if self.dataset in ALGORITHMS else PROBE_SPLITS[:3]
         self.splits = {split: Examples(self._generate(split)) for split in splits}
 
     def _generate(self, split: str) -> ProbeBatch:
-        rng = np.random.default_rng(SPLITS.index(split))
+        rng = np.random.default_rng(PROBE_SPLITS.index(split))
         rows = self.examples if split == "train" else self.test_examples
         packed: dict[str, Any] = {"vocab_size": self.vocab_size, "pairs": self.pairs, "distance": self.distance}
         asked = {**packed, "noise": self.noise, "num_queries": self.num_queries}
@@ -145,7 +145,7 @@ class Probe(Task):
         fixed: dict[str, Any] = {"vocab_size": self.vocab_size, "length": length}
         everything = split == "train" and self.train_on == "all"
         longest = self.longer_length if split == "test" else self.length
-        sizes: dict[str, Any] = {"shortest": longest if split == "test" else states.SHORTEST, "longest": longest}
+        sizes: dict[str, Any] = {"shortest": longest if split == "test" else states.FEWEST_ELEMENTS, "longest": longest}
         generators = {
             "recall": partial(recall.recall, **asked),
             "noisy": partial(recall.recall, **asked),
@@ -160,7 +160,7 @@ class Probe(Task):
             "copy": partial(algorithms.copy, **fixed),
             "reverse": partial(algorithms.copy, **fixed, reverse=True),
             "addition": partial(algorithms.addition, **fixed),
-            **{group: partial(states.word_problem, group=group, **sizes) for group in STATES},
+            **{group: partial(states.word_problem, group=group, **sizes) for group in STATE_GROUPS},
         }
         return generators[self.dataset](rng, rows)
 
@@ -207,14 +207,14 @@ class Probe(Task):
 
     def _counts(self, guesses: Tensor, answers: Tensor) -> dict[str, Any]:
         """Return the correct and all answers and sequences, and for states the answers at each position."""
-        groups = {"right": guesses == answers, "asked": answers != IGNORE_INDEX} if self.dataset in STATES else {}
+        groups = {"right": guesses == answers, "asked": answers != IGNORE_INDEX} if self.dataset in STATE_GROUPS else {}
         return {**_correct(guesses, answers), **{name: group.sum(0).tolist() for name, group in groups.items()}}
 
     def _scores_of(self, counts: Sequence[dict[str, Any]]) -> dict[str, float]:
         scores: dict[str, float] = {
             name: mean_over_batches(each[name] for each in counts) for name in ("accuracy", "sequences")
         }
-        if self.dataset in STATES:
+        if self.dataset in STATE_GROUPS:
             right, asked = (np.sum([each[name] for each in counts], axis=0) for name in ("right", "asked"))
             scores["horizon"] = states.horizon(right / np.maximum(asked, 1))  # short sequences have no last answers
         return scores

@@ -25,8 +25,8 @@ from tasks.sr.data import ImagePairs, list_images, make_pairs, read_images, read
 from tasks.sr.diffusion import Diffusion
 
 PUBLISHED_IMAGES = 100
-NAMES = {"psnr": "dB", "ssim": ""}
-SYNTHETIC = {"train": 2000, "validation": 32, "test": 64}
+IMAGE_METRICS = {"psnr": "dB", "ssim": ""}
+NUM_IMAGES = {"train": 2000, "validation": 32, "test": 64}
 
 
 @register_task("sr", paper="Saharia et al. 2021", datasets="ffhq synthetic", backbones={"sr3": "NS"})
@@ -63,7 +63,7 @@ class SR(OwnTask):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        return tuple(Metric(name, unit, higher_is_better=True) for name, unit in NAMES.items())
+        return tuple(Metric(name, unit, higher_is_better=True) for name, unit in IMAGE_METRICS.items())
 
     def check(self) -> None:
         super().check()
@@ -78,14 +78,14 @@ class SR(OwnTask):
     def setup(self, data_root: Path | None) -> None:
         sizes = {"low": self.low_resolution, "high": self.high_resolution}
         self.diffusion = Diffusion(self.diffusion_steps)
-        self._about: dict[str, Any] = {"generator": 2, "images": SYNTHETIC, **sizes}
-        counts, folder = SYNTHETIC, self.own_folder()
+        self._about: dict[str, Any] = {"generator": 2, "images": NUM_IMAGES, **sizes}
+        counts, folder = NUM_IMAGES, self.own_folder()
         if folder is not None:
             parts = self.parts_of([str(path.relative_to(folder)) for path in list_images(folder)], "image")
             pairs, self._about = read_images(folder, [*itertools.chain(*parts.values())], **sizes)
             counts = {name: len(part) for name, part in parts.items()}
         elif self.dataset == "synthetic":
-            pairs = make_pairs(sum(SYNTHETIC.values()), render, **sizes)
+            pairs = make_pairs(sum(NUM_IMAGES.values()), render, **sizes)
         if self.dataset != "ffhq":
             bounds = itertools.pairwise(itertools.accumulate(counts.values(), initial=0))
             self.splits = {

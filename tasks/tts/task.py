@@ -251,7 +251,7 @@ def _class(backbone: Backbone) -> type:
     return type(getattr(backbone, "_orig_mod", backbone))
 
 
-PARTS = 4  # per phoneme duration
+PARTS_PER_PHONEME = 4  # per phoneme duration
 
 
 def phoneme_parts(utterance: Utterance) -> Iterator[tuple[int, tuple[int, int]]]:
@@ -259,7 +259,7 @@ def phoneme_parts(utterance: Utterance) -> Iterator[tuple[int, tuple[int, int]]]
     frame = utterance.start
     for token, duration in zip(utterance.aligned, utterance.durations, strict=True):
         for i in range(duration):
-            yield frame + i, (token, PARTS * i // duration)
+            yield frame + i, (token, PARTS_PER_PHONEME * i // duration)
         frame += duration
 
 

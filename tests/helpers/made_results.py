@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from cab.results import cells
-from cab.results.load import COLUMNS, METRIC, OWN, PUBLISHED, K, kind_of_data, score_of
+from cab.results.load import FRAME_COLUMNS, METRIC, OWN, PUBLISHED, K, kind_of_data, score_of
 from tests.helpers.made_records import make_config
 
 HIGHER = {"acc", "f_score", "psnr"}
@@ -39,7 +39,7 @@ def result(
     }  # fmt: skip
     if of_suite and anchors and metric == of_suite.metric:
         row["K"] = of_suite.retained(anchors, value)
-    return row | {name: changes[name] for name in changes if name in COLUMNS}
+    return row | {name: changes[name] for name in changes if name in FRAME_COLUMNS}
 
 
 def mine(value: float, attention: str, metric: str = "mse", **changes: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def mine(value: float, attention: str, metric: str = "mse", **changes: Any) -> d
 
 def table(*rows: dict[str, Any]) -> pd.DataFrame:
     """The frame of rows of :func:`result`."""
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(FRAME_COLUMNS))
 
 
 def index_of(

@@ -16,7 +16,7 @@ from cab.errors import EXAMPLE_COMMAND
 from cab.metric import Metric
 from cab.records.files import PAPER_DIR
 from cab.records.record import Cost, Record, Status
-from cab.results.index import COLUMNS
+from cab.results.index import INDEX_COLUMNS
 from tests.helpers.made_records import make_about, make_record
 
 COSTS = str(PAPER_DIR / "efficiency_cost.csv")
@@ -289,6 +289,6 @@ def test_broken_records_are_left_out_with_a_warning(records, capsys, caplog):
     assert "broken.json is not a valid result record" in caplog.text
     out, err = capsys.readouterr()
     found = pd.read_csv(io.StringIO(out))
-    assert list(found.columns) == COLUMNS
+    assert list(found.columns) == INDEX_COLUMNS
     assert found["seeds"].tolist() == [3] * 6
     assert "note: NC mine averages mse of informer etth1 M, informer etth2 M" in err

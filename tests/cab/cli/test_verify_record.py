@@ -12,8 +12,8 @@ import pytest
 from cab import verification
 from cab.records import verified
 from cab.records.verified import (
-    COLUMNS,
     QUICK,
+    VERIFIED_COLUMNS,
     Row,
     is_verified,
     read_rows,
@@ -65,7 +65,7 @@ def test_a_row_a_pair_and_nothing_twice(capsys, tmp_path):
     assert (status, out) == (0, "")
     assert "already verified: 0, to verify: 8" in err
     rows = list(csv.DictReader(record.open()))
-    assert tuple(rows[0]) == COLUMNS
+    assert tuple(rows[0]) == VERIFIED_COLUMNS
     assert [(row["attention"], row["pattern"]) for row in rows] == [
         (name, pattern) for name in ("linear", "none") for pattern in ("NS", "CS", "NC", "CC")
     ]
