@@ -31,7 +31,7 @@ CHECKED = ("probe", "mixer", "CC")
 """The cell of the suite whose runs are the shortest."""
 INTRODUCTION = "Four attentions in three tasks of the paper, on generated data (a rehearsal): one to two minutes."
 NEXT = """
-{verdict}  Next:
+{outcome}  Next:
   the table of your runs   cab paper table3 {out}
   test your attention      cab verify FILE.py:Class
   compare it               cab run suite=core attention=FILE.py:Class
@@ -69,8 +69,8 @@ def run(args: argparse.Namespace) -> int:
     is_as_expected = _print_check(of_check[0])
     page = args.out / "leaderboard"
     status = main(["leaderboard", str(args.out), "--with-reference", "--out", str(page)])
-    verdict = "Your installation works." if is_as_expected else "A score is not as expected."
-    print(NEXT.format(verdict=verdict, out=args.out, page=(page / "index.html").resolve().as_uri()))
+    outcome = "Your installation works." if is_as_expected else "A score is not as expected."
+    print(NEXT.format(outcome=outcome, out=args.out, page=(page / "index.html").resolve().as_uri()))
     return status or int(not is_as_expected)
 
 

@@ -220,7 +220,7 @@ def _kernel_checks(plans: Sequence[Plan], *, runs: bool) -> Callable[[Cost], Cos
     subjects = {subject.label: subject for plan in plans for subject in plan.attentions}
     known: dict[tuple[str, str], dict[str, str]] = {}
 
-    def verdicts(subject: AttentionSubject, pattern: str) -> dict[str, str]:
+    def refusals(subject: AttentionSubject, pattern: str) -> dict[str, str]:
         """Return why each backend that was checked did not pass; empty if it did."""
         key = (subject.label.removesuffix(f"@{subject.backend}"), pattern)
         if key not in known:
@@ -242,7 +242,7 @@ def _kernel_checks(plans: Sequence[Plan], *, runs: bool) -> Callable[[Cost], Cos
         names = [f"{operation}={name}" for operation, by in ran for name in by.split("+") if name != REFERENCE]
         if not names:
             return cost
-        passed = verdicts(subjects[cost.attention], cost.pattern) if runs and cost.attention in subjects else {}
+        passed = refusals(subjects[cost.attention], cost.pattern) if runs and cost.attention in subjects else {}
         reasons = {name: passed.get(name, "not checked") for name in names}
         unchecked = "; ".join(f"{name} ({reason})" for name, reason in reasons.items() if reason)
         return dataclasses.replace(cost, unchecked=unchecked)

@@ -27,7 +27,7 @@ from cab.results.table import write_csv
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cab.analysis.subject import Subject
+    from cab.analysis.subject import AnalyzedNetwork
 
 EPILOG = """\
 Recomputes, from the raw metrics of Table 3: indices of tasks (Table 6) and averages (Table 3), means and standard
@@ -189,15 +189,15 @@ def _audit(normalization: str, *, as_csv: bool) -> None:
 
 
 def _summary(audits: dict[str, pd.DataFrame]) -> str:
-    from cab.results.audit import AUDIT_VERDICTS
+    from cab.results.audit import AGREEMENTS
 
     rows = []
     for printed, title in AUDITED_TABLES.items():
         for name in audits if printed in OF_INDICES else list(audits)[:1]:
             counts = audits[name].loc[audits[name]["table"] == printed, "verdict"].value_counts()
             shown = name if printed in OF_INDICES else ""
-            rows.append([printed, title, shown, *(counts.get(verdict, 0) for verdict in AUDIT_VERDICTS)])
-    return text_table(["table", "content", "normalization", *AUDIT_VERDICTS], rows, align="lllrrrr")
+            rows.append([printed, title, shown, *(counts.get(each, 0) for each in AGREEMENTS)])
+    return text_table(["table", "content", "normalization", *AGREEMENTS], rows, align="lllrrrr")
 
 
 def _contradictions(table: pd.DataFrame) -> str:
@@ -225,7 +225,7 @@ def _analyze(args: argparse.Namespace) -> None:
     {"gradients": _gradients, "dilution": _dilution}[args.verb](subject, args)
 
 
-def _dilution(subject: Subject, args: argparse.Namespace) -> None:
+def _dilution(subject: AnalyzedNetwork, args: argparse.Namespace) -> None:
     from cab.analysis.dilution import dilution
 
     curves = dilution(subject, rows=args.rows)
@@ -238,7 +238,7 @@ def _dilution(subject: Subject, args: argparse.Namespace) -> None:
     _write(args.out, "dilution", rows)
 
 
-def _gradients(subject: Subject, args: argparse.Namespace) -> None:
+def _gradients(subject: AnalyzedNetwork, args: argparse.Namespace) -> None:
     from cab.analysis.gradients import QUANTILES, norms_over_training, relative_deviation, score_gradients
 
     norms = norms_over_training(subject, args.steps) if args.steps else []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cab.errors import unknown_name
 from cab.files.text_table import text_table
-from cab.registry.entries import Entry
+from cab.registry.entries import RegistryEntry
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 from cab.registry.stacks import parts_of
 from cab.registry.tables import CONFIGS
@@ -120,7 +120,7 @@ def file_options(path: Path, prefix: str) -> Iterator[tuple[str, str]]:
             yield f"{prefix}{outer if indent else ''}{key}={value}", text or ""
 
 
-def _class_options(entry: Entry[type], group: str) -> Iterator[tuple[str, str]]:
+def _class_options(entry: RegistryEntry[type], group: str) -> Iterator[tuple[str, str]]:
     """Yield ``GROUP.OPTION=DEFAULT`` and description of each option of a class."""
     for prefix, part in parts_of(entry).items():
         texts = part.texts

@@ -36,7 +36,7 @@ from cab.files.text_table import print_csv
 from cab.records.files import REFERENCE_DIRS
 from cab.records.names import PLACE
 from cab.results.cells import ANCHORS
-from cab.results.formats import Cell, Fields, gain, mean
+from cab.results.formats import Fields, TableCell, gain, mean
 from cab.results.load import DEFAULT_DIR, PUBLISHED, load, runs_of
 from cab.results.retained import gains_order, gains_table, suite_runs, warn_unscored
 from cab.results.summarize import metrics_table, verification_notes
@@ -141,7 +141,7 @@ def _metric_table(place: Any, table: pd.DataFrame) -> Table:
     is_first = table["metric"] == table["metric"].iloc[0]
     first = table[is_first].sort_values("mean", ascending=not table["higher_is_better"].iloc[0])
 
-    def cell(row: Fields) -> Cell:
+    def cell(row: Fields) -> TableCell:
         return mean(
             row["mean"], row["sd"], row["missing"], note=f" ({row['seeds']:.0f})" * (row["seeds"] < row["most"])
         )

@@ -405,5 +405,5 @@ def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, qui
     for result in counted:
         group = CHECKS[result.check].group
         reach[group] = max(reach.get(group, 0), result.longest)
-    row = verified.Row.of_today(subject.name, str(subject.pattern), subject.cls, quick=quick, reach=reach)
+    row = verified.VerifiedRow.of_today(subject.name, str(subject.pattern), subject.cls, quick=quick, reach=reach)
     verified.note(record, row, passed=may_pass and all(result.passed for result in counted))

@@ -16,7 +16,7 @@ from cab.efficiency.network import NETWORK_PATTERN, NETWORK_PHASES as NETWORK_PH
 from cab.efficiency.packed import PACKED_PHASES, packed_and_padded
 from cab.efficiency.protocols import PAPER_PHASE, measure_as_paper, measure_length, warm_up
 from cab.efficiency.setting import Setting
-from cab.efficiency.subjects import BASELINES, AttentionSubject, ProjectionsSubject, Subject
+from cab.efficiency.subjects import BASELINES, AttentionSubject, Measurable, ProjectionsSubject
 from cab.efficiency.third_party import ThirdPartySubject
 from cab.efficiency.workload import is_defined
 from cab.errors import UserError, exits_as_errors, first_line
@@ -115,7 +115,9 @@ def _reason(refuse: Refusal, subject: AttentionSubject, pattern: Pattern) -> str
         return f"verification ended with {type(error).__name__}: {first_line(error)}"
 
 
-def _measure(plan: Plan, subjects: Sequence[Subject], pattern: Pattern, phase: str, report: Report) -> Iterator[Cost]:
+def _measure(
+    plan: Plan, subjects: Sequence[Measurable], pattern: Pattern, phase: str, report: Report
+) -> Iterator[Cost]:
     setting = plan.setting
     if plan.protocol == "paper":
         for subject in subjects:

@@ -39,7 +39,7 @@ SOFTMAX_LABELS = (BASELINES[0], *(f"{BASELINES[0]}@{backend}" for backend in FUS
 PROJECTIONS = "projections"
 
 
-class Subject(Protocol):
+class Measurable(Protocol):
     """An object with a label that can be built and timed in some patterns."""
 
     @property

@@ -28,7 +28,7 @@ AGREES = "agrees"
 EXPLAINED = "explained by rounding"
 CONTRADICTS = "contradicts"
 NOT_RECOMPUTED = "cannot be recomputed"
-AUDIT_VERDICTS = (AGREES, EXPLAINED, CONTRADICTS, NOT_RECOMPUTED)
+AGREEMENTS = (AGREES, EXPLAINED, CONTRADICTS, NOT_RECOMPUTED)
 SLACK = 0.0015
 """Absolute tolerance for indices and R2; constants must agree in all digits, lengths exactly."""
 SCRIPT_DIGITS = 0.5e-5
@@ -94,7 +94,7 @@ def range_of(function: Callable[[np.ndarray], float], values: np.ndarray, reach:
     return Interval(function(values - corner), function(values + corner))
 
 
-def verdict(printed: str, recomputed: float, possible: Interval, *, tolerance: float) -> str:
+def agreement(printed: str, recomputed: float, possible: Interval, *, tolerance: float) -> str:
     """Compare a printed number with the recomputed one, whose range is ``possible`` by the digits of its inputs."""
     if abs(float(printed) - recomputed) <= tolerance:
         return AGREES
@@ -159,7 +159,7 @@ def audit(*, normalization: str = OFFICIAL) -> pd.DataFrame:
 
 
 def _row(table: str, key: Key, printed: str, made: float, possible: Interval, tolerance: float = SLACK) -> AuditRow:
-    return AuditRow(table, *key, printed, made, *possible, verdict(printed, made, possible, tolerance=tolerance))
+    return AuditRow(table, *key, printed, made, *possible, agreement(printed, made, possible, tolerance=tolerance))
 
 
 def _unknown(table: str, key: Key, printed: str, note: str) -> AuditRow:

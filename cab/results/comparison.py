@@ -16,7 +16,7 @@ from cab.files.text_table import ABSENT, counted, csv_rows, header_of, parse_num
 from cab.records.verified import UNVERIFIED_MARK, mark_unverified
 from cab.registry.names import is_generated
 from cab.results import formats, paper_values
-from cab.results.formats import Cell, Fields, plain
+from cab.results.formats import Fields, TableCell, plain
 from cab.results.guards import REHEARSAL_NOTE
 from cab.results.load import FRAME_COLUMNS, GENERATED, OWN, REHEARSAL
 from cab.results.paper_values import TaxonomyRow, tasks_of, taxonomy
@@ -165,11 +165,11 @@ def _of_own(frame: pd.DataFrame, name: str) -> pd.Series:
     return frame.loc[frame["own"].notna(), name] if name in frame else pd.Series(dtype=object)
 
 
-def _cell(row: Fields, name: str) -> Cell:
+def _cell(row: Fields, name: str) -> TableCell:
     """Return an own value with the digits of the published one, and at least three."""
     value = row[name]
     if isinstance(value, str):
-        return Cell(value or ABSENT, parse_number(value))
+        return TableCell(value or ABSENT, parse_number(value))
     if not is_finite(value):
         return formats.number(value)
     if name == "runs":
@@ -177,11 +177,11 @@ def _cell(row: Fields, name: str) -> Cell:
     printed = str(row["published"]).partition(".")[2]
     decimals = max(len(printed) + ("agrees" in row), formats.decimals_for([row["own"]]) - 1)
     if name == "difference":
-        return Cell(f"{round(value, decimals) + 0.0:+,.{decimals}f}", value)
+        return TableCell(f"{round(value, decimals) + 0.0:+,.{decimals}f}", value)
     spread = row.get("sd", math.nan) if name == "own" else math.nan
     text = plain(value, decimals) + ("" if math.isnan(spread) else f" ± {plain(spread, decimals)}")
     is_unverified = row.get("verified") == "no"
-    return Cell(mark_unverified(text, row.get("verified", "")), value, signs=UNVERIFIED_MARK * is_unverified)
+    return TableCell(mark_unverified(text, row.get("verified", "")), value, signs=UNVERIFIED_MARK * is_unverified)
 
 
 def _notes(frame: pd.DataFrame, rows: list[dict[Any, Any]]) -> Iterator[str]:

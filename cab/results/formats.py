@@ -41,7 +41,7 @@ LATEX |= {"∞": r"$\infty$", "²": "$^2$", "<": r"\textless{}", ">": r"\textgre
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A cell of a table.
 
     Attributes:
@@ -63,34 +63,34 @@ def plain(value: float, decimals: int = 3) -> str:
     return f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
 
-def number(value: float | None, decimals: int = 3, reason: str = "") -> Cell:
+def number(value: float | None, decimals: int = 3, reason: str = "") -> TableCell:
     """Return the cell of a number; one that is None or NaN is missing for a reason."""
     if value == math.inf:
-        return Cell("∞", INFINITY_KEY)
+        return TableCell("∞", INFINITY_KEY)
     if not is_finite(value):
-        return Cell(hint=reason)
-    return Cell(plain(value, decimals), float(value))
+        return TableCell(hint=reason)
+    return TableCell(plain(value, decimals), float(value))
 
 
-def numbers(values: Iterable[float | None], decimals: int = 3, reason: str = "") -> list[Cell]:
+def numbers(values: Iterable[float | None], decimals: int = 3, reason: str = "") -> list[TableCell]:
     """Return the cells of numbers."""
     return [number(value, decimals, reason) for value in values]
 
 
-def texts(values: Iterable[object]) -> list[Cell]:
+def texts(values: Iterable[object]) -> list[TableCell]:
     """Return the cells of texts."""
-    return [Cell(sanitize_text(value) or ABSENT) for value in values]
+    return [TableCell(sanitize_text(value) or ABSENT) for value in values]
 
 
-def mean(value: float | None, deviation: float | None = None, reason: str = "", *, note: str = "") -> Cell:
+def mean(value: float | None, deviation: float | None = None, reason: str = "", *, note: str = "") -> TableCell:
     """Return the cell of a metric: mean ± standard deviation over seeds, which is NaN for a single seed."""
     if not is_finite(value):
-        return Cell(hint=reason)
+        return TableCell(hint=reason)
     spread = f" ± {deviation:.2g}" if is_finite(deviation) else ""
-    return Cell(f"{value:.5g}{spread}{note}", float(value))
+    return TableCell(f"{value:.5g}{spread}{note}", float(value))
 
 
-def index(value: float, low: float, high: float, reason: str = "", *, is_single: bool = False) -> Cell:
+def index(value: float, low: float, high: float, reason: str = "", *, is_single: bool = False) -> TableCell:
     """Return the cell of an index with its interval, or with the sign of a single seed."""
     cell = number(value, reason=reason)
     if cell.value is None:
@@ -105,20 +105,20 @@ def interval(low: float, high: float, decimals: int = 3) -> str:
     return f"[{plain(low, decimals)}, {plain(high, decimals)}]" if is_finite(low + high) else ""
 
 
-def gain(row: Fields) -> Cell:
+def gain(row: Fields) -> TableCell:
     """Return the cell of K in a row of :func:`cab.results.retained.gains_table`, with bound and signs.
 
     A solved cell shows in how many seeds, and a bound above 100 is not shown.
     """
     if not is_finite(row["K"]):
-        return Cell(hint=row["note"] if isinstance(row["note"], str) else "")
+        return TableCell(hint=row["note"] if isinstance(row["note"], str) else "")
     sign, tint = VERDICT_SIGNS.get(row["verdict"], ("", ""))
     style = " ".join(filter(None, (tint, "best" * bool(row.get("best")))))
     if row["verdict"] == Verdict.SOLVED:
-        return Cell(f"{row['reached_90']:.0f} of {row['seeds']:.0f} solved", row["K"], row["note"], style=style)
+        return TableCell(f"{row['reached_90']:.0f} of {row['seeds']:.0f} solved", row["K"], row["note"], style=style)
     lower = f"{LEARNING} " if "unfinished" in row["note"] else ""
     bound = f" (≤ {row['bound']:.0f})" if row["bound"] <= 100 else ""
-    return Cell(f"{lower}{plain(row['K'], 0)}{bound}{sign}", row["K"], row["note"], f"{lower}{sign}", style)
+    return TableCell(f"{lower}{plain(row['K'], 0)}{bound}{sign}", row["K"], row["note"], f"{lower}{sign}", style)
 
 
 def decimals_for(values: Iterable[float]) -> int:

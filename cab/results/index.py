@@ -39,7 +39,7 @@ from cab.results.normalization import (
 )
 from cab.results.published import PART, PUBLISHED_TERM, on_published_sets, parts_of_sets, table3, tasks3, terms3
 from cab.results.statistics import ORDER, Estimate, compare_pairs, weighted_sum
-from cab.results.summarize import NOT_GIVEN, estimate, summarize, verdicts
+from cab.results.summarize import NOT_GIVEN, estimate, summarize, worst_verified
 
 RECOMPUTED = "recomputed"
 """Source of an index that is computed from printed metrics."""
@@ -173,7 +173,7 @@ def score(
     values = _values(primary, partial=partial)
     terms = _terms(values, primary, normalization, partial=partial)
     apart = _tasks_apart(terms, tasks)
-    checked, names = verdicts(results), _partial_names(primary) if partial else {}
+    checked, names = worst_verified(results), _partial_names(primary) if partial else {}
     rows, estimates = [], {}
     for key, found, seeds, missing in _indices(primary, values, terms, apart):
         key = key._replace(task=names.get(key[:2], key.task))

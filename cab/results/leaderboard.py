@@ -16,12 +16,12 @@ from cab.files.disk import sanitize_text
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
 from cab.registry.tables import PRESETS
-from cab.results.formats import Cell, Fields, index, mean, numbers
+from cab.results.formats import Fields, TableCell, index, mean, numbers
 from cab.results.guards import comparable, in_index
 from cab.results.index import Scores, is_average, printed_scores, score
 from cab.results.load import AVERAGE, GENERATED, INDEX, OBJECT_COLUMNS, OWN, PUBLISHED, REAL, REHEARSAL
 from cab.results.published import on_published_sets
-from cab.results.summarize import NOT_GIVEN, seeds_of_rows, summarize, verdicts
+from cab.results.summarize import NOT_GIVEN, seeds_of_rows, summarize, worst_verified
 from cab.results.table import BASELINE, Column, Row, Table, element_id
 
 ROW = ["pattern", "attention"]
@@ -130,7 +130,7 @@ class Board:
         values = _value_columns(self.measured.assign(cost=is_cost))
         table = pd.concat([facts, _total_cost(self.measured[is_cost]), values], axis=1).rename_axis(ROW)
         table = _index_columns(self.scores.table).join(table, how="right").reset_index()
-        verified = verdicts(self.results)
+        verified = worst_verified(self.results)
         table.insert(0, "preset", self.preset)
         table.insert(1, "data", self.data)
         sources = self.results.groupby(ROW)["source"].first()
@@ -282,7 +282,7 @@ def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame |
     rows, trivial = frame.to_dict("records"), trivial_baselines(results)
     lacking = {key: text for board in boards for key, text in _lacking(board, pattern).items()}
     baselines = list(dict.fromkeys(name for *_, name in trivial))
-    blank = [Cell()] * len(baselines)
+    blank = [TableCell()] * len(baselines)
     columns = [
         Column(
             task,
@@ -340,7 +340,7 @@ def _row(row: Fields, *, is_mixed: bool) -> Row:
     return Row(label, "yes" if is_published else row["verified"], kind)
 
 
-def _index(row: Fields, start: str) -> Cell:
+def _index(row: Fields, start: str) -> TableCell:
     """Return the cell of an index; published results do not record their seeds."""
     value, low, high = (row[start + name] for name in ("index", "low", "high"))
     is_single = math.isnan(low) and row["preset"] != PUBLISHED

@@ -23,7 +23,7 @@ from cab.patterns import Pattern
 from cab.records.files import PAPER_DIR, REFERENCE_DIRS
 from cab.records.names import coded, installed_code, names_of_programs
 from cab.records.record import CELL, Record, Status, records_in
-from cab.records.verified import verdict, verified_codes
+from cab.records.verified import verified_codes, verified_state
 from cab.registry.names import is_generated
 from cab.registry.registries import TASKS
 from cab.registry.tables import run_defaults
@@ -157,7 +157,7 @@ def rows_of(records: Collection[tuple[Path, Record]], *, accept_code: bool = Fal
             "status": str(record.status), "score": K if of_suite else score_of(cell["task"], data), "reason": reason,
             "steps": steps, "unfinished": unfinished,
             "diverged": diverged or (of_suite is not None and record.status is Status.DIVERGED), "slots": slots,
-            "verified": verdict(record, codes), "program": record.attention_code,
+            "verified": verified_state(record, codes), "program": record.attention_code,
             "earlier_program": record.earlier_code, "params": cost.params, "train_seconds": cost.train_seconds,
             "processes": cost.processes, "peak_memory_bytes": cost.peak_memory_bytes,
             "revision": record.revision["commit"], "hardware": _machine(record.hardware), "started": record.started,

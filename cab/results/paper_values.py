@@ -417,15 +417,15 @@ def taxonomy() -> Iterator[TaxonomyRow]:
         entry = ATTENTIONS.get(name) if name in ATTENTIONS else None
         built = {str(pattern) for pattern in entry.patterns} if entry else set()
         for pattern in map(str, Pattern):
-            verdict, reason = reasons.get((model, pattern), ("", ""))
+            found, reason = reasons.get((model, pattern), ("", ""))
             claimed = row[pattern] == "1"
             if pattern in built:
                 passed = "verified" if (name, pattern) in verified else "built"
-                verdict = REPAIRED if verdict == REPAIRED and passed == "verified" else passed
-                verdict += "" if claimed else ", not claimed"
-            elif verdict in ("", NOTE, REPAIRED):
-                verdict = "not built" if claimed else ""
+                found = REPAIRED if found == REPAIRED and passed == "verified" else passed
+                found += "" if claimed else ", not claimed"
+            elif found in ("", NOTE, REPAIRED):
+                found = "not built" if claimed else ""
             yield TaxonomyRow(
-                *(model, name if entry else "", pattern, "yes" if claimed else "no", verdict),
+                *(model, name if entry else "", pattern, "yes" if claimed else "no", found),
                 *(row["complexity"], entry.complexity if entry else "", reason),
             )

@@ -106,7 +106,7 @@ def published_values(table: PaperTable) -> pd.DataFrame:
 # --- cells of Table 3 -------------------------------------------------------------------------------------------------
 
 
-class TableCell(NamedTuple):
+class Table3Value(NamedTuple):
     """A cell of Table 3: the results of one attention on one published data set."""
 
     pattern: str
@@ -116,7 +116,7 @@ class TableCell(NamedTuple):
     attention: str
 
     @classmethod
-    def of(cls, row: Mapping[str, str]) -> TableCell:
+    def of(cls, row: Mapping[str, str]) -> Table3Value:
         """Return the cell of a row with these columns, of others as well."""
         return cls(*(row[name] for name in cls._fields))
 
@@ -128,9 +128,9 @@ class TableCell(NamedTuple):
 
 
 @functools.cache
-def table3() -> tuple[TableCell, ...]:
+def table3() -> tuple[Table3Value, ...]:
     """Return the cells of Table 3 in its order: the list from which suite, plan and side-by-side table are made."""
-    return tuple(dict.fromkeys(map(TableCell.of, rows("results.csv"))))
+    return tuple(dict.fromkeys(map(Table3Value.of, rows("results.csv"))))
 
 
 @functools.cache
@@ -170,7 +170,7 @@ class PublishedCell(NamedTuple):
 
 def published_cells() -> Iterator[PublishedCell]:
     """Yield the cells in the order of Table 3, under preset `paper`."""
-    printed = {TableCell.of(row) for row in rows("results.csv") if row["value"]}
+    printed = {Table3Value.of(row) for row in rows("results.csv") if row["value"]}
     for published in table3():
         pattern, task, backbone, dataset, attention = published
         cell = {"task": task, "pattern": pattern, "backbone": backbone, "attention": attention}

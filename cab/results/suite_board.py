@@ -19,7 +19,7 @@ from cab.files.disk import listed, sanitize_text
 from cab.files.text_table import read_csv
 from cab.patterns import pattern_rank
 from cab.records.names import installed_code
-from cab.records.verified import CODE_VERDICTS
+from cab.records.verified import VERIFIED_STATES
 from cab.registry.registries import ATTENTIONS
 from cab.results.cells import ANCHORS, SOFTMAX, SUITE, TUNED, SuiteCell, cell_descriptions, suite_cells
 from cab.results.costs import (
@@ -33,7 +33,7 @@ from cab.results.costs import (
     measured_costs,
     suite_states,
 )
-from cab.results.formats import Cell, gain, numbers, texts
+from cab.results.formats import TableCell, gain, numbers, texts
 from cab.results.load import OWN, runs_of
 from cab.results.retained import MATCHING, gains_table
 from cab.results.statistics import Verdict
@@ -145,7 +145,7 @@ def suite_board(core: pd.DataFrame, frame: pd.DataFrame, costs: Costs | None = N
         rows.append(
             {
                 **{"family": facts.pop("family"), "attention": attention, "own": is_own},
-                "verified": min(cells["verified"], key=CODE_VERDICTS.index),
+                "verified": min(cells["verified"], key=VERIFIED_STATES.index),
                 "seeds": cells["seeds"].min(),
                 **{f"{column}.{name}": of_column.get(column, {}).get(name) for column in columns for name in FIELDS},
                 **facts,
@@ -226,14 +226,16 @@ def board_table(suite: Suite, *, pattern: str = "") -> Table:
     columns = [Column("family", texts(shown["family"]))]
     for cell in cells:
         gains = [found.get((prefix(cell), *_key(row))) for row in records]
-        shares = [Cell() if row is None else gain(row) for row in gains]
+        shares = [TableCell() if row is None else gain(row) for row in gains]
         columns.append(Column(cell.heading, shares, "higher", cell_descriptions()[cell.key], pattern=cell.pattern))
     for cell in (cell for cell in cells if cell.task == RECALL):
         steps = numbers(shown[f"{prefix(cell)}.steps_vs_softmax"].astype(float), 1)
         hint = f"steps to solve {cell.heading}, {RELATIVE}, if every seed solved it"
         columns.append(Column(f"steps {cell.pattern}", steps, "lower", hint, pattern=cell.pattern))
     if any(cell.pattern == "CS" for cell in cells):
-        states = [Cell() if (state := _state(row)) is None else Cell(state.text, state.total) for row in records]
+        states = [
+            TableCell() if (state := _state(row)) is None else TableCell(state.text, state.total) for row in records
+        ]
         columns.append(
             Column("state", states, "lower", "numbers of the decode state of a layer in recall", pattern="CS")
         )

@@ -13,7 +13,7 @@ from cab.records.files import PAPER_DIR
 from cab.records.record import Status
 from cab.registry.names import SYNTHETIC
 from cab.results.changed_settings import with_changed
-from cab.results.formats import Cell, Fields, plain
+from cab.results.formats import Fields, TableCell, plain
 from cab.results.guards import comparable
 from cab.results.index import Key, score
 from cab.results.load import AVERAGE, INDEX, OWN, PUBLISHED, REAL, REHEARSAL, load
@@ -21,14 +21,14 @@ from cab.results.published import (
     PART,
     PUBLISHED_TERM,
     VALUE,
-    TableCell,
+    Table3Value,
     on_published_sets,
     parts_of_sets,
     rows as printed,
     tasks3,
     terms3,
 )
-from cab.results.summarize import summarize, verdicts
+from cab.results.summarize import summarize, worst_verified
 from cab.results.table import Column, Row, Table
 
 OWN_VALUE, OWN_DEVIATION, PUBLISHED_VALUE, DIFFERENCE = "own", "sd", "published", "difference"
@@ -54,7 +54,7 @@ def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
         the paper prints. ``difference`` is own - published in standard deviations of the metric over the paper's
         attentions (Tables 7-10), with the sign changed if lower is better: positive is better. That of an index is own
         - published. It is NaN in a rehearsal. ``normalization`` is that of an own index. ``verified`` is the worst
-        verdict on the code of the own runs. ``missing`` names parts and seeds without a score, or why there is no
+        state of the code of the own runs. ``missing`` names parts and seeds without a score, or why there is no
         index; ``settings`` is what differs from the published setting.
 
     Raises:
@@ -72,8 +72,8 @@ def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
     metrics["difference"] = _in_deviations(metrics, better)
     table = pd.concat([metrics, _indices(results, paper[paper["kind"] == INDEX])], ignore_index=True)
     table["higher_is_better"] = table["metric"].map(better)
-    cells = [TableCell(*key) for key in table[[*TableCell._fields]].itertuples(index=False, name=None)]
-    settings, found, checked = _settings(results), _statuses(results), verdicts(results)
+    cells = [Table3Value(*key) for key in table[[*Table3Value._fields]].itertuples(index=False, name=None)]
+    settings, found, checked = _settings(results), _statuses(results), worst_verified(results)
     texts = zip(cells, table["missing"].fillna(""), strict=True)
     table["missing"] = ["; ".join(filter(None, (cell.dataset and _missing(cell, found), text))) for cell, text in texts]
     table["settings"] = [settings.get(cell, "") for cell in cells]
@@ -111,18 +111,18 @@ def _indices(results: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     return table.assign(backbone="", dataset="", metric=INDEX, difference=difference)
 
 
-def _settings(results: pd.DataFrame) -> dict[TableCell, str]:
+def _settings(results: pd.DataFrame) -> dict[Table3Value, str]:
     """Return what differs from the published setting in the runs of each cell."""
     runs = with_changed(results.drop_duplicates("file"))
     pairs: Any = zip(runs["preset"], runs["changed"], strict=True)
     settings: list[Any] = [of if preset == "paper" else (f"preset={preset}",) for preset, of in pairs]
     runs = runs.assign(changed=settings)
     runs = runs.merge(parts_of_sets(), on=PART)
-    texts: dict[TableCell, dict[str, None]] = {}
+    texts: dict[Table3Value, dict[str, None]] = {}
     names = ["pattern", "task", "backbone", "published_set", "attention", "changed"]
     rows: Any = runs[names].itertuples(index=False, name=None)
     for *key, changed in rows:
-        texts.setdefault(TableCell(*key), {}).update(dict.fromkeys(changed))
+        texts.setdefault(Table3Value(*key), {}).update(dict.fromkeys(changed))
     return {cell: " ".join(of_cell) for cell, of_cell in texts.items()}
 
 
@@ -133,7 +133,7 @@ def _statuses(results: pd.DataFrame) -> dict[tuple[Any, ...], str]:
     return {tuple(key): str(status) for *key, status in worst[[*names, "status"]].itertuples(index=False, name=None)}
 
 
-def _missing(cell: TableCell, found: Mapping[tuple[Any, ...], str]) -> str:
+def _missing(cell: Table3Value, found: Mapping[tuple[Any, ...], str]) -> str:
     """Return the parts of a cell without a result, such as ``etth2 S, ettm1 M``."""
     texts = []
     for dataset, variant in cell.parts:
@@ -204,27 +204,27 @@ def _header(task: str, backbone: str, dataset: str, metric: str) -> str:
     return metric if metric == INDEX else f"{place}: {metric}"
 
 
-def _cell(row: Fields, kind: str, *, narrow: bool) -> Cell:
+def _cell(row: Fields, kind: str, *, narrow: bool) -> TableCell:
     """Return a value with the decimals of the table."""
     value = row.get(kind, math.nan)
     if math.isnan(value):
-        return Cell()
+        return TableCell()
     decimals = 3 if row["metric"] == INDEX or abs(value) < 10 else 2
     if kind == DIFFERENCE:
-        return Cell(f"{round(value, 2) + 0.0:+.2f}", value)
+        return TableCell(f"{round(value, 2) + 0.0:+.2f}", value)
     if kind in (PUBLISHED_VALUE, OWN_DEVIATION):
-        return Cell(plain(value, decimals), value)
+        return TableCell(plain(value, decimals), value)
     spread = "" if narrow or math.isnan(row["sd"]) else f" ± {plain(row['sd'], decimals)}"
-    return Cell(f"{plain(value, decimals)}{spread}", value)
+    return TableCell(f"{plain(value, decimals)}{spread}", value)
 
 
-def _seeds(rows: pd.DataFrame, attention: str, kind: str) -> Cell:
+def _seeds(rows: pd.DataFrame, attention: str, kind: str) -> TableCell:
     """Return the number of seeds of an attention, as a range if its values have different ones."""
     counts = rows.loc[(rows["attention"] == attention) & rows["own"].notna(), "seeds"]
     if kind != OWN_VALUE or counts.empty:
-        return Cell("")
+        return TableCell("")
     least, most = counts.min(), counts.max()
-    return Cell(f"{least}" if least == most else f"{least}-{most}")
+    return TableCell(f"{least}" if least == most else f"{least}-{most}")
 
 
 def _notes(rows: pd.DataFrame) -> Iterator[str]:
@@ -255,7 +255,7 @@ def _notes(rows: pd.DataFrame) -> Iterator[str]:
 
 def _begun(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per cell of the attentions of each pattern of which some run has ended."""
-    cells = rows[rows["metric"] != INDEX].drop_duplicates([*TableCell._fields])
+    cells = rows[rows["metric"] != INDEX].drop_duplicates([*Table3Value._fields])
     fields: Any = cells.to_dict("records")
-    begun = [row["missing"] != _missing(TableCell.of(row), {}) for row in fields]
+    begun = [row["missing"] != _missing(Table3Value.of(row), {}) for row in fields]
     return cells[cells.assign(_begun=begun).groupby(["pattern", "attention"])["_begun"].transform("any")]

@@ -13,7 +13,7 @@ from cab.patterns import LONG_NAMES
 from cab.registry.names import SYNTHETIC
 from cab.registry.registries import ATTENTIONS
 from cab.registry.tables import presets, read_table
-from cab.results.published import TableCell, table3
+from cab.results.published import Table3Value, table3
 
 CHOOSING_GROUPS = ("pattern", "task", "backbone", "dataset", "attention")
 """Groups that select cells of the table."""
@@ -60,7 +60,7 @@ def paper_sweeps(values: Mapping[str, str], others: Sequence[str]) -> list[list[
     ]
 
 
-def _selected(named: Mapping[str, Sequence[str]]) -> list[TableCell]:
+def _selected(named: Mapping[str, Sequence[str]]) -> list[Table3Value]:
     """Return the cells of Table 3 with these names, and those of attentions that it does not have."""
     cells = list(table3())
     for group, names in named.items():
@@ -81,11 +81,11 @@ def _selected(named: Mapping[str, Sequence[str]]) -> list[TableCell]:
     return cells
 
 
-def _names(cell: TableCell, group: str) -> set[str]:
+def _names(cell: Table3Value, group: str) -> set[str]:
     return {dataset for dataset, _ in cell.parts} if group == "dataset" else {getattr(cell, group)}
 
 
-def _cells_of(attention: str, cells: Iterable[TableCell]) -> list[TableCell]:
+def _cells_of(attention: str, cells: Iterable[Table3Value]) -> list[Table3Value]:
     """Return the cells of an attention; one that is not in the table has all cells of its patterns."""
     if any(cell.attention == attention for cell in table3()):
         return [cell for cell in cells if cell.attention == attention]

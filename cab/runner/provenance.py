@@ -187,7 +187,7 @@ class ResourceUsage:
             Path("/proc/self/clear_refs").write_text("5")
 
     def cpu(self) -> dict[str, Any]:
-        """Return ``cpu_seconds`` and ``load`` of a :class:`cab.records.record.Cost`."""
+        """Return ``cpu_seconds`` and ``load`` of a :class:`cab.records.record.RunCost`."""
         return {"cpu_seconds": sum(os.times()[:4]) - self._seconds, "load": (self._load + load_per_core()) / 2}
 
     def memory(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from cab.errors import UnsupportedError, UserError, first_line
 from cab.files.disk import check_writable
 from cab.records.files import paths_of_hash, record_path
 from cab.records.identity import DECISIVE, Identity, described, differences
-from cab.records.record import Cost, Record, Status
+from cab.records.record import Record, RunCost, Status
 from cab.registry.program import UNKNOWN
 from cab.runner.cell import Cell
 from cab.runner.folder import discard_leftovers, is_replacing
@@ -350,5 +350,5 @@ def record_lost_run(cell: Cell, command: str, error: Exception) -> None:
     if path.exists() and not is_replacing(path.with_suffix("")):
         return
     about, status = about_run(cell, command, None), status_of(error)
-    record = Record.failed(about, status=status, error=error, step=None, cost=Cost(), metrics=cell.task.metrics)
+    record = Record.failed(about, status=status, error=error, step=None, cost=RunCost(), metrics=cell.task.metrics)
     record.write(cell.config.results_dir, cell.name)

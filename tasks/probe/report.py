@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from cab.patterns import pattern_rank
 from cab.results import figures
-from cab.results.formats import Cell, mean, numbers
+from cab.results.formats import TableCell, mean, numbers
 from cab.results.sections import Block, Picture, TaskSection
 from cab.results.summarize import summarize
 from cab.results.table import Column, Row, Table
@@ -121,7 +121,7 @@ def _settings_table(rows: pd.DataFrame, table_id: str, caption: str) -> Table:
     knobs = [knob for knob, group in PROBE_PARAMS.items() if not is_state or group != "task"]
     scores = {STATE_METRIC: "horizon_deviation"} if is_state else {}
     columns = [
-        *(Column(AXIS_TEXTS[knob], [Cell(f"{value:g}", value) for value in rows[knob]]) for knob in knobs),
+        *(Column(AXIS_TEXTS[knob], [TableCell(f"{value:g}", value) for value in rows[knob]]) for knob in knobs),
         *(
             Column(score, list(map(mean, rows[score], rows[deviation])), "higher")
             for score, deviation in {**scores, SCORE: "deviation"}.items()

@@ -10,11 +10,11 @@ from typing import Any
 from cab.metric import Metric
 from cab.records.identity import Program, hash_of, settings
 from cab.records.names import installed_code
-from cab.records.record import Cost, Record, RunMetadata
+from cab.records.record import Record, RunCost, RunMetadata
 from cab.results.cells import read_anchors, settings_of_run, suite_cells
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "program", "verified", "started")
-COST = Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)
+COST = RunCost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)
 
 
 def number(*names: object) -> float:
@@ -81,7 +81,7 @@ def make_record(
     *,
     beside: Collection[str] = (),
     baselines: Mapping[str, Mapping[str, float]] | None = None,
-    cost: Cost = COST,
+    cost: RunCost = COST,
     **changes: Any,
 ) -> Record:
     """The record of a finished run with these metrics, those ``beside`` not scored; ``changes`` as above."""

@@ -15,7 +15,7 @@ from cab.cli.main import main
 from cab.errors import EXAMPLE_COMMAND
 from cab.metric import Metric
 from cab.records.files import PAPER_DIR
-from cab.records.record import Cost, Record, Status
+from cab.records.record import Record, RunCost, Status
 from cab.results.index import INDEX_COLUMNS
 from tests.helpers.made_records import make_about, make_record
 
@@ -126,7 +126,7 @@ def test_a_lost_seed_has_one_number_and_one_text_in_every_form(tmp_path, capsys,
     for seed, value in enumerate((30.0, 32.0)):
         make_record([metric.measured(value) for metric in metrics], seed=seed, **cell).write(own)
     about = make_about(seed=2, **cell)
-    lost = {"error": FloatingPointError("NaN"), "step": 3, "cost": Cost(), "status": Status.DIVERGED}
+    lost = {"error": FloatingPointError("NaN"), "step": 3, "cost": RunCost(), "status": Status.DIVERGED}
     Record.failed(about, metrics=metrics, **lost).write(own)
     text = "1 of 3 without a score (diverged)"
 

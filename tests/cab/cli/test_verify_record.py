@@ -14,7 +14,7 @@ from cab.records import verified
 from cab.records.verified import (
     QUICK,
     VERIFIED_COLUMNS,
-    Row,
+    VerifiedRow,
     is_verified,
     read_rows,
     remembered,
@@ -175,7 +175,7 @@ def test_another_file_is_not_overwritten(capsys, tmp_path):
 
 
 def test_a_row_says_how_far_each_group_looked():
-    row = Row.of_today("a", "NS", dict, quick=True, reach={"causality": 130, "parameters": 0, "growth": 8192})
+    row = VerifiedRow.of_today("a", "NS", dict, quick=True, reach={"causality": 130, "parameters": 0, "growth": 8192})
     assert row.max_tokens_checked == "causality=130 growth=8192"
     assert row.torch_version == torch_version() == ".".join(row.torch_version.split(".")[:2])
 
