@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         check_writable(args.plot, "--plot")
     from cab.efficiency.benchmark import measure
-    from cab.efficiency.former import Former
+    from cab.efficiency.cost import Former
     from cab.efficiency.gpu import refuse_when_shared
     from cab.efficiency.report import tables
 

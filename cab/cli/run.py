@@ -219,7 +219,7 @@ def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
 
 def _print_costs(records: Iterable[Record], *, measures: bool) -> None:
     """Print state and cost of each attention and pattern, each when it is known; measure those that are not."""
-    from cab.efficiency.own import measure_cost_of, measure_state_of
+    from cab.efficiency.benchmark import measure_cost_of, measure_state_of
 
     finished = [record for record in records if record.status is Status.FINISHED]
     subjects = {(cost_name(run.cell["attention"]), run.cell["pattern"], run.attention_code): run for run in finished}

@@ -17,8 +17,7 @@ from cab.metric import Metric, mean_over_batches, mean_scores
 from cab.registry.options import Positive
 from cab.task import Batches
 from tasks.files import VAL_SPLITS, warn_of_repeats
-from tasks.pcc.data import TRAINING_VIEWS, Clouds, Shapes, list_clouds, read_clouds, read_pcn
-from tasks.pcc.synthetic import generate_shape
+from tasks.pcc.data import TRAINING_VIEWS, Clouds, Shapes, generate_shape, list_clouds, read_clouds, read_pcn
 from tasks.pictures import draw_grid
 from tasks.source import OwnTask
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,8 +19,8 @@ from cab.backbone_protocols import Prober
 from cab.metric import Metric, mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches
-from tasks.probe import algorithms, mad, recall, states
-from tasks.probe.batches import IGNORE_INDEX, Examples, ProbeBatch, query_logits
+from tasks.probe import algorithms, mad, recall
+from tasks.probe.batches import EMPTY_SYMBOL, IGNORE_INDEX, Examples, ProbeBatch, inline_queries, query_logits
 
 IN_CONTEXT = ("recall", "noisy")
 """Data sets whose answers are values in the context."""
@@ -61,7 +62,7 @@ class Probe(Task):
     ``recall``, ``noisy``, ``copying`` and ``compression`` are identical data in all four patterns
     (:mod:`tasks.probe.batches`); in pattern CS, ``compression`` is MAD's. ``mad_*`` are its other five tasks,
     ``mqar`` is Zoology's, ``copy``, ``reverse`` and ``addition`` are the algorithms of the Universal Transformer;
-    ``parity``, ``modulo3``, ``s3`` and ``s5`` track the state of a group (:mod:`tasks.probe.states`).
+    ``parity``, ``modulo3``, ``s3`` and ``s5`` track the state of a group (:func:`word_problem`).
 
     Args:
         dataset: the probe.
@@ -145,7 +146,7 @@ class Probe(Task):
         fixed: dict[str, Any] = {"vocab_size": self.vocab_size, "length": length}
         everything = split == "train" and self.train_on == "all"
         longest = self.longer_length if split == "test" else self.length
-        sizes: dict[str, Any] = {"shortest": longest if split == "test" else states.FEWEST_ELEMENTS, "longest": longest}
+        sizes: dict[str, Any] = {"shortest": longest if split == "test" else FEWEST_ELEMENTS, "longest": longest}
         generators = {
             "recall": partial(recall.recall, **asked),
             "noisy": partial(recall.recall, **asked),
@@ -160,7 +161,7 @@ class Probe(Task):
             "copy": partial(algorithms.copy, **fixed),
             "reverse": partial(algorithms.copy, **fixed, reverse=True),
             "addition": partial(algorithms.addition, **fixed),
-            **{group: partial(states.word_problem, group=group, **sizes) for group in STATE_GROUPS},
+            **{group: partial(word_problem, group=group, **sizes) for group in STATE_GROUPS},
         }
         return generators[self.dataset](rng, rows)
 
@@ -216,7 +217,7 @@ class Probe(Task):
         }
         if self.dataset in STATE_GROUPS:
             right, asked = (np.sum([each[name] for each in counts], axis=0) for name in ("right", "asked"))
-            scores["horizon"] = states.horizon(right / np.maximum(asked, 1))  # short sequences have no last answers
+            scores["horizon"] = horizon(right / np.maximum(asked, 1))  # short sequences have no last answers
         return scores
 
     def baselines(self) -> dict[str, dict[str, float]]:
@@ -241,3 +242,37 @@ def _correct(guesses: Tensor, answers: Tensor) -> dict[str, tuple[int, int]]:
         "accuracy": (int(right.sum()), int(asked.sum())),
         "sequences": (int((right | ~asked).all(dim=1).sum()), len(answers)),
     }
+
+
+CYCLIC = {"parity": 2, "modulo3": 3}
+PERMUTED = {"s3": 3, "s5": 5}
+FEWEST_ELEMENTS = 3
+"""Elements of the shortest sequence."""
+HORIZON_ACCURACY = 0.9
+"""Accuracy at each position up to the horizon."""
+
+
+def products(group: str) -> np.ndarray:
+    """Return the products a b of the elements 0, 1, ... of a group, of which 0 is the identity, [G, G]."""
+    if group in CYCLIC:
+        element = np.arange(CYCLIC[group])
+        return (element[:, None] + element) % len(element)
+    size = PERMUTED[group]
+    elements = np.array(list(permutations(range(size))))
+    place = size ** np.arange(size)[::-1]  # a permutation as a number: they are sorted
+    return np.searchsorted(elements @ place, elements[:, elements] @ place)
+
+
+def word_problem(rng: np.random.Generator, rows: int, *, group: str, shortest: int, longest: int) -> ProbeBatch:
+    """Generate ``shortest`` to ``longest`` random elements x_1, x_2, ...; answers are x_t ... x_2 x_1 at each t."""
+    table = products(group)
+    elements = rng.integers(len(table), size=(rows, longest))
+    state = np.zeros(rows, dtype=np.int64)
+    states = np.stack([state := table[element, state] for element in elements.T], axis=1)
+    beyond = np.arange(longest) >= rng.integers(shortest, longest, size=(rows, 1), endpoint=True)
+    return inline_queries(np.where(beyond, EMPTY_SYMBOL, 1 + elements), np.where(beyond, IGNORE_INDEX, 1 + states))
+
+
+def horizon(accuracy: np.ndarray) -> int:
+    """Return the number of first positions at each of which the accuracy [N] is at least :data:`HORIZON_ACCURACY`."""
+    return int((accuracy >= HORIZON_ACCURACY).cumprod().sum())

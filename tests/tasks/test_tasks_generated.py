@@ -19,7 +19,7 @@ from tasks.lra.rows import Source
 from tasks.lra.text import generated_pairs, generated_reviews
 from tasks.lstf.synthetic import synthetic_series
 from tasks.mlm.task import generate_book as generate_pages
-from tasks.pcc.synthetic import generate_shape
+from tasks.pcc.data import generate_shape
 from tasks.sr.data import render
 from tasks.sum.data import generate_pair
 from tasks.tts.synthetic import generate_utterance

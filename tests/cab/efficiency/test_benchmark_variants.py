@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from cab import Pattern, kernels
 from cab.cli.efficiency import BACKENDS, _kernel_checks, _plans, add_arguments
 from cab.efficiency import protocols, workload
-from cab.efficiency.cost import Cost, write_costs
-from cab.efficiency.former import Former
+from cab.efficiency.cost import Cost, Former, write_costs
 from cab.efficiency.operations import Operations
 from cab.efficiency.protocols import measure_length
 from cab.efficiency.report import UNCHECKED, tables

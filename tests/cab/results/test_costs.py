@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from cab.efficiency import machine
-from cab.efficiency.benchmark import measure_for_board
-from cab.efficiency.own import measure_cost_of, measure_state_of
+from cab.efficiency.benchmark import measure_cost_of, measure_for_board, measure_state_of
 from cab.efficiency.subjects import AttentionSubject
 from cab.files.text_table import read_csv
 from cab.patterns import Pattern
