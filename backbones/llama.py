@@ -100,7 +100,7 @@ class Llama(GPT2):
         return self.decoder_embedding.tokens.weight if self.head is None else self.head.weight
 
 
-DEPTH_EPS = 1e-6
+DEPTH_EPS = 1e-6  # added to the mean square, as in RMSNorm
 
 
 class DepthStack(BranchStack):

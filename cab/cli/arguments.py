@@ -18,7 +18,7 @@ from cab.results.load import DEFAULT_DIR, Loaded, load
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_NOTES = 20
+MOST_NOTES = 20  # printed one by one; the others are counted
 
 
 class _Patterns(argparse.Action):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PHASE_CHOICES = ("forward", "forward-graph", "forward+backward", "prefill", "decode", "decode-graph")
 BACKENDS = ("pytorch", "triton", "fla", "flex", "flash", "cudnn", "efficient")
 DISTRIBUTIONS = ("uniform", "log-normal", "one-long")
-REPEATS = {"cpu": 5, "cuda": 20}
+REPEATS = {"cpu": 5, "cuda": 20}  # fewer on a CPU, where a call takes longer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

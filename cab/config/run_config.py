@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 REGISTRIES: Mapping[str, Registry[Any]] = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
-MAX_WORKERS = 256
+MAX_WORKERS = 256  # a larger number is a typing error
 BelowOne = Annotated[float, Interval(ge=0, lt=1)]
 
 

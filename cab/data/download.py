@@ -35,7 +35,7 @@ else:  # Debian 12 has Python 3.11.2, whose tarfile cannot refuse unsafe members
 
 log = logging.getLogger("cab")
 
-PARALLEL_DOWNLOADS = 8
+PARALLEL_DOWNLOADS = 8  # files at a time
 DOWNLOAD_TIMEOUT = 60  # seconds without a byte
 URL_PREFIXES = ("http://", "https://")
 RETRY_DELAYS = (1.0, 4.0, 15.0)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cab.results.paper_values import TaxonomyRow
 
 DEFAULTS = ROOT / "attentions" / "defaults.csv"
-COST_LENGTH = 8192
+COST_LENGTH = 8192  # the longest default of `cab efficiency`
 _table = functools.cache(read_csv)
 
 

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 LENGTH_COLUMNS = ["attention", "pattern", "phase", "resource", "length", "r2", "low", "high"]
 PROTOCOLS = ("default", "paper")
-NEVER = math.inf
-ALWAYS = 0.0
+NEVER, ALWAYS = math.inf, 0.0  # lengths of an attention that is cheaper at none, or at every one
 RESOURCES = {"time": "seconds", "memory": "bytes"}
-DRAWS = 1000
+DRAWS = 1000  # bootstrap samples
 Growth = Callable[[np.ndarray], np.ndarray]
 _GROWTHS: dict[str, list[Growth]] = {
     "1": [np.ones_like],

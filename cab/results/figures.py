@@ -48,7 +48,7 @@ SOFTMAX_NAME = "vanilla"
 """Softmax attention, the baseline."""
 FIGURE_WIDTH = 3.75
 """Width of a figure, in inches."""
-LONGEST_LABEL = 22
+LONGEST_LABEL = 22  # characters of a name; a longer one is cut, or widens the figure
 STYLE = Path(__file__).with_suffix(".mplstyle")
 
 

@@ -17,8 +17,8 @@ DAY = 1440
 """Longest time limit in minutes of a job that is not set."""
 LEAST = 60
 """Shortest one: the hours of small presets are measured on other hardware."""
-TIME_MARGIN = 1.5
-MOST_GPUS = 8
+TIME_MARGIN = 1.5  # factor of the expected hours, which differ between machines
+MOST_GPUS = 8  # requested on a node if the user sets no number
 
 
 def request_of(cell: Cell, options: SlurmConfig) -> SlurmConfig:

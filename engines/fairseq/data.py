@@ -16,7 +16,7 @@ from tasks.sum.task import Sum
 
 FAIRSEQ_SPLITS = {"train": "train", "validation": "valid", "val": "valid", "test": "test"}
 """Names of the parts: ours, and fairseq's."""
-FILES_VERSION = 1
+FILES_VERSION = 1  # of the written files; increase when they change
 
 
 def fairseq_data(task: LM | MLM | Sum) -> Path:

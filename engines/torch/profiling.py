@@ -21,7 +21,7 @@ log = logging.getLogger("cab")
 
 STEP_PARTS = ("batch", "forward", "backward", "optimizer")
 WARM_UP, PROFILED_STEPS = 3, 5
-NUM_OPERATORS = 30
+NUM_OPERATORS = 30  # the slowest ones
 PROFILE_COLUMNS = ("kind", "name", "calls", "seconds", "share")
 
 

@@ -25,7 +25,7 @@ MIN_WORDS, MIN_CHARACTERS = 10, 200
 """Books with fewer words and, as some languages do not separate them, fewer characters are skipped, with a warning."""
 NUM_BOOKS = {"train": 128, "validation": 8, "test": 8}
 """Generated books per split."""
-GENERATOR_VERSION = 2
+GENERATOR_VERSION = 2  # increase when the generated text changes
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tasks.lra.rows import HOLD_OUT_ONE_IN, Counts, Example, Source, Splits, shu
 
 TRAIN_FILES, TEST_FILES = tuple(f"data_batch_{n}" for n in range(1, 6)), ("test_batch",)
 SIDE = 32
-GRAY = np.array([0.2989, 0.5870, 0.1140])
+GRAY = np.array([0.2989, 0.5870, 0.1140])  # weights of red, green and blue: luma of ITU-R BT.601
 
 
 ALLOWED = {

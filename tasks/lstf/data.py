@@ -45,7 +45,7 @@ class Source:
     steps_per_day: int
 
 
-_DAYS = (360, 120, 120)
+_DAYS = (360, 120, 120)  # of training, validation and test: 12, 4 and 4 months of 30 days
 
 PUBLISHED_SERIES = {
     **{f"etth{i}": Source(f"ETTh{i}.csv", "OT", 7, tuple(24 * n for n in _DAYS), None, 24) for i in (1, 2)},

@@ -244,8 +244,8 @@ def _correct(guesses: Tensor, answers: Tensor) -> dict[str, tuple[int, int]]:
     }
 
 
-CYCLIC = {"parity": 2, "modulo3": 3}
-PERMUTED = {"s3": 3, "s5": 5}
+CYCLIC = {"parity": 2, "modulo3": 3}  # groups of sums, and their elements
+PERMUTED = {"s3": 3, "s5": 5}  # groups of permutations, and the permuted things
 FEWEST_ELEMENTS = 3
 """Elements of the shortest sequence."""
 HORIZON_ACCURACY = 0.9
@@ -264,7 +264,11 @@ def products(group: str) -> np.ndarray:
 
 
 def word_problem(rng: np.random.Generator, rows: int, *, group: str, shortest: int, longest: int) -> ProbeBatch:
-    """Generate ``shortest`` to ``longest`` random elements x_1, x_2, ...; answers are x_t ... x_2 x_1 at each t."""
+    """Generate ``shortest`` to ``longest`` random elements x_1, x_2, ...; answers are x_t ... x_2 x_1 at each t.
+
+    State tracking as in Merrill et al. 2024 and Grazzi et al. 2025 (arXiv:2411.12537): learned on short sequences and
+    tested on long ones.
+    """
     table = products(group)
     elements = rng.integers(len(table), size=(rows, longest))
     state = np.zeros(rows, dtype=np.int64)

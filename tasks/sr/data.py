@@ -162,7 +162,7 @@ CELL_COLORS = np.array([(red, green) for red in (50, 125, 200) for green in (50,
 NUM_COLORS = 6
 SAID = np.array([20, 90, 160, 230], dtype=np.float64)
 """Blue of a legend cell: horizontal stripes, vertical stripes, checkerboard, no texture."""
-UNSAID = 125.0
+UNSAID = 125.0  # blue of all other cells: the mean of SAID
 CONTRAST = 50.0
 """Avoids clipping at 0 or 255, which would reveal a texture by the mean of its cell."""
 

@@ -179,7 +179,7 @@ def similarity(image: np.ndarray, truth: np.ndarray) -> dict[str, float]:
 
 
 PUBLISHED_STEPS = 2000
-BETAS = (1e-6, 1e-2)
+BETAS = (1e-6, 1e-2)  # first and last of the published schedule
 
 Denoise = Callable[[Tensor, Tensor], Tensor]
 

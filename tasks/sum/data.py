@@ -233,7 +233,7 @@ COLORS = ("red", "green", "blue", "white", "black", "brown", "pink", "grey", "go
 CHANGING_THINGS, KEPT_THINGS, FOLLOWED_THINGS = THINGS[:12], THINGS[:8], THINGS[:6]
 PEOPLE = USUAL_NAMES[:12]
 DIRECT, CHANGES = 3, 5
-SUMMARY_WORDS = 56
+SUMMARY_WORDS = 56  # all levels end with it
 SUM_LEVELS = {
     "kept": slice(2, 25, 2),
     "changed_once": slice(26, 32),

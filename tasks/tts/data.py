@@ -25,7 +25,7 @@ from tasks.tts.synthetic import generate_utterance, written_form
 T = TypeVar("T")
 
 FEATURES_VERSION = 1  # of the features; increase when they change
-FRAMES_PER_STEP = 4
+FRAMES_PER_STEP = 4  # frames that Transformer TTS predicts at once
 LONGEST_DIFFERENCE = 0.1
 """Seconds by which the length of an alignment may differ from that of its wave."""
 

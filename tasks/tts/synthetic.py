@@ -21,7 +21,7 @@ import numpy as np
 from tasks.tts.audio import HOP, RATE
 
 KEY_VOWELS = ("AA", "AE", "AH", "AO", "EH", "IH", "IY", "UW")
-PITCH = 170.0
+PITCH = 170.0  # Hz; manners vary it
 VOICES = {"1": (730.0, 1090.0, 2440.0), "2": (270.0, 2290.0, 3010.0)}
 """Stress of a vowel and its voice: formants in Hz. Both voices have the same pitch and loudness: FastSpeech
 2 receives pitch and energy in training, which must not reveal the voice."""
