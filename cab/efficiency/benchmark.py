@@ -14,7 +14,7 @@ import torch
 from cab.efficiency.cost import CAUSAL_PHASES, Cost, write_costs
 from cab.efficiency.gpu import clock_facts
 from cab.efficiency.machine import Machine, under_roof
-from cab.efficiency.network import NETWORK_PATTERN, NETWORK_PHASES as NETWORK_PHASES, NetworkSubject
+from cab.efficiency.network import NETWORK_PATTERN, NETWORK_PHASES, NetworkSubject
 from cab.efficiency.packed import PACKED_PHASES, packed_and_padded
 from cab.efficiency.protocols import PAPER_PHASE, measure_as_paper, measure_length, warm_up
 from cab.efficiency.setting import Setting
