@@ -189,8 +189,8 @@ def paper_sweeps(values: Mapping[str, str], others: Sequence[str]) -> list[list[
             if SYNTHETIC in datasets:
                 dataset = SYNTHETIC
             if not datasets or dataset in datasets:
-                place = cell.pattern, cell.task, cell.backbone, dataset, variant
-                sweeps.setdefault(place, {})[cell.attention] = None
+                attentions = sweeps.setdefault((cell.pattern, cell.task, cell.backbone, dataset, variant), {})
+                attentions[cell.attention] = None
     paper = []
     for (*place, variant), attentions in sweeps.items():
         names = (*place, ",".join(map(written, attentions)))
