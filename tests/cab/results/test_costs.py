@@ -61,7 +61,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("cab.results.costs", "cab.efficiency.benchmark"):
         monkeypatch.setattr(f"{module}.LENGTH", 64)
         monkeypatch.setattr(f"{module}.FALLBACK", 32)
-        monkeypatch.setattr(f"{module}.SHORT", 16)
+        monkeypatch.setattr(f"{module}.EARLY", 16)
     monkeypatch.setitem(machine.PRODUCT_SIZE, "cpu", 16)
     monkeypatch.setitem(machine.COPIED_BYTES, "cpu", 2**12)
 
