@@ -15,7 +15,7 @@ from backbones.layers.transformer import Activation, FeedForwardKind, LayerStack
 from cab import Attention, Backbone, Pattern, register_backbone
 from cab.backbone import AttentionFactory
 
-BERT_STD = 0.02
+BERT_STD = 0.02  # of initial weights
 
 
 class RoBERTaEncoder(Backbone):

@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Texts = Callable[[], Iterator[str]]
-WORDS = "words"
+WORD_TOKENS = "words"
 """Value of ``task.tokenizer`` that selects word-level tokens."""
 UNKNOWN_WORD = "<unk>"
 SAMPLE = 100_000
 """Characters of the training texts that are encoded and decoded to find what a tokenizer loses."""
-LARGEST = 2**24
+LARGEST_ID = 2**24
 """Largest plausible id of a token."""
-PUBLISHED = {"gpt2": ("gpt2_bpe", "vocab.json"), "bart": ("bart_bpe", "tokenizer.json")}
+PUBLISHED_TOKENIZERS = {"gpt2": ("gpt2_bpe", "vocab.json"), "bart": ("bart_bpe", "tokenizer.json")}
 """Values of ``task.tokenizer`` that select a published tokenizer: its data set, and a file in the folder of that."""
 
 
 def tokenizer_data(name: str | None) -> tuple[str, ...]:
     """Return the name of the data set with the published tokenizer ``name``, or nothing for any other."""
-    return PUBLISHED[name][:1] if name in PUBLISHED else ()
+    return PUBLISHED_TOKENIZERS[name][:1] if name in PUBLISHED_TOKENIZERS else ()
 
 
 def tokenizer_path(name: str | None, data_root: Path | None) -> str | None:
     """Return the folder of the published tokenizer ``name`` below ``data_root``, or ``name`` for any other."""
-    if name not in PUBLISHED:
+    if name not in PUBLISHED_TOKENIZERS:
         return name
-    data_set, file = PUBLISHED[name]
+    data_set, file = PUBLISHED_TOKENIZERS[name]
     instead = "task.tokenizer=null, which trains a tokenizer and is not comparable with published results"
     return str(find_data(data_set, data_root, file, instead=instead).parent)
 
@@ -55,7 +55,7 @@ def find_tokenizer(
     """
     if path is None:
         return trained_bpe(texts, vocab_size=vocab_size, special_tokens=special_tokens, key=key)
-    if path == WORDS:
+    if path == WORD_TOKENS:
         return words_of(texts, key=key)
     tokenizer = read_bpe(path)
     warn_of_lost_text(tokenizer, texts(), path)
@@ -137,9 +137,9 @@ def read_bpe(source: str | Path) -> Tokenizer:
     path = user_path(str(source))
     tokenizer = _read_tokenizer(path)
     numbers = sorted(tokenizer.get_vocab().values())
-    if not numbers or numbers[0] < 0 or numbers[-1] > LARGEST or len(set(numbers)) < len(numbers):
+    if not numbers or numbers[0] < 0 or numbers[-1] > LARGEST_ID or len(set(numbers)) < len(numbers):
         about = f"{len(numbers)} entries with {len(set(numbers))} ids up to {numbers[-1] if numbers else 0:,}"
-        raise UserError(f"{path} has {about}: every entry needs an id of its own, at most {LARGEST:,}")
+        raise UserError(f"{path} has {about}: every entry needs an id of its own, at most {LARGEST_ID:,}")
     switch_off(tokenizer, path)
     return tokenizer
 

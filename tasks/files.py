@@ -21,6 +21,9 @@ from cab.files.text_table import counted
 
 log = logging.getLogger(__name__)
 
+SPLITS = ("train", "validation", "test")
+VAL_SPLITS = ("train", "val", "test")
+"""Splits of data sets whose files are named as by their authors."""
 COMPANIONS = re.compile(
     r"(?i)\.|~|readme|license|copying|checksums?|metadata\.csv|dataset_infos\.json|cab-data-"
     r"|.*\.(md|pdf|html|bib|lock|sha256)$"

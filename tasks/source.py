@@ -22,13 +22,12 @@ from cab.files.disk import user_path
 from cab.files.text_table import counted
 from cab.registry.names import is_generated
 from cab.registry.registries import TASKS
-from tasks.files import warn_of_left_out, warn_of_repeats
+from tasks.files import SPLITS, warn_of_left_out, warn_of_repeats
 
-SPLITS = ("train", "validation", "test")
 A_FILE = re.compile(r"[*/]|\.(parquet|arrow|jsonl?|csv|tsv|txt)\b")
 """What a name of a file has, and that of a split has not."""
 FILE_NAME = re.compile(r"\.(parquet|arrow|jsonl?|csv|tsv|txt|gz|zip|zst)$")
-PARTS = "['train[:90%]','train[90%:95%]','train[95%:]']"
+PARTS_EXAMPLE = "['train[:90%]','train[90%:95%]','train[95%:]']"
 
 
 @dataclass(frozen=True)
@@ -218,7 +217,7 @@ def _open(
         if name not in splits:
             raise UserError(
                 f"{source} has no split '{name}' (splits: {', '.join(map(str, splits))}); set "
-                f"task.source_splits=[TRAIN,VALIDATION,TEST], or parts of one: {PARTS}"
+                f"task.source_splits=[TRAIN,VALIDATION,TEST], or parts of one: {PARTS_EXAMPLE}"
             )
     return {split: splits[name] for split, name in names.items()}, files
 

@@ -14,7 +14,7 @@ from backbones.layers.tokens import SinusoidalPositions
 from cab import UserError
 
 Gain = Literal["linear", "relu", "tanh"]
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"linear": lambda x: x, "relu": F.relu, "tanh": torch.tanh}
+POSTNET_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"linear": lambda x: x, "relu": F.relu, "tanh": torch.tanh}
 
 
 def hide(x: Tensor, padding_mask: Tensor | None) -> Tensor:
@@ -64,7 +64,7 @@ class ConvNorm(nn.Module):
         super().__init__()
         self.conv = SameConv(in_channels, out_channels, kernel_size, gain=activation)
         self.norm = MaskedBatchNorm1d(out_channels)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = POSTNET_ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cab import UserError
 
 NormKind = Literal["layer", "rms", "simplerms"]
-NORMS: dict[str, Callable[[int], nn.Module]] = {
+NORM_LAYERS: dict[str, Callable[[int], nn.Module]] = {
     "layer": nn.LayerNorm,
     "rms": partial(nn.RMSNorm, eps=1e-6),
     "simplerms": partial(nn.RMSNorm, eps=1e-16, elementwise_affine=False),
@@ -23,7 +23,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 
 def make_norm(kind: NormKind, width: int) -> nn.Module:
     """Return the norm called ``kind``."""
-    return NORMS[kind](width)
+    return NORM_LAYERS[kind](width)
 
 
 class TokenEmbedding(nn.Module):

@@ -15,7 +15,7 @@ from cab import Attention, LayerPosition, Pattern
 from cab.attention import DecodeState
 from cab.backbone import AttentionFactory
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+FFN_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -56,8 +56,6 @@ class Residual(nn.Module):
         self.is_pre = norm == "pre"
         self.gate: nn.Module | None = None
         if kind == "gtrxl":
-            from backbones.layers.gates import GRUGate
-
             self.gate = GRUGate(embed_dim, gate_bias)
         self.norm = make_norm(norm_kind, embed_dim)
         self.dropout = nn.Dropout(dropout)
@@ -94,7 +92,7 @@ class FeedForward(nn.Module):
         self.expand = nn.Linear(embed_dim, ffn_dim, bias=bias)
         self.reduce = nn.Linear(ffn_dim, embed_dim, bias=bias)
         self.gate = None if kind == "plain" else nn.Linear(embed_dim, ffn_dim, bias=bias)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = FFN_ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
         for linear in (x for x in (self.expand, self.reduce, self.gate) if x is not None and is_xavier):
             nn.init.xavier_uniform_(linear.weight)
@@ -286,3 +284,38 @@ def stack(
 ) -> LayerStack:
     """Build ``count`` layers, each with its layer position, as a stack of a kind."""
     return kind([layer(layer_position=LayerPosition(index, count)) for index in range(count)])
+
+
+class GRUGate(nn.Module):
+    """Gate a branch's output into the residual stream, per feature (GTrXL, Parisotto et al. 2020).
+
+    For stream x and branch y, D x D matrices W and U without bias, and a learned vector b:
+
+        r = sigmoid(W_r y + U_r x)
+        z = sigmoid(W_z y + U_z x - b)
+        h = tanh(W_g y + U_g (r * x))
+        (1 - z) * x + z * h
+
+    Args:
+        bias: initial value of b; the larger, the closer a layer starts to the identity.
+    """
+
+    def __init__(self, embed_dim: int, bias: float) -> None:
+        super().__init__()
+        self.from_branch = nn.Linear(embed_dim, 3 * embed_dim, bias=False)
+        """W_r, W_z, W_g."""
+        self.from_stream = nn.Linear(embed_dim, 2 * embed_dim, bias=False)
+        """U_r, U_z."""
+        self.candidate = nn.Linear(embed_dim, embed_dim, bias=False)
+        """U_g."""
+        self.bias = nn.Parameter(torch.full((embed_dim,), bias))
+        for maps in (self.from_branch, self.from_stream, self.candidate):
+            for square in maps.weight.split(embed_dim):
+                nn.init.xavier_uniform_(square)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Combine stream and branch [..., D] into the new stream [..., D]."""
+        branch_r, branch_z, branch_h = self.from_branch(y).chunk(3, dim=-1)
+        stream_r, stream_z = self.from_stream(x).chunk(2, dim=-1)
+        r, z = torch.sigmoid(branch_r + stream_r), torch.sigmoid(branch_z + stream_z - self.bias)
+        return torch.lerp(x, torch.tanh(branch_h + self.candidate(r * x)).to(x.dtype), z.to(x.dtype))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cab.analysis.subject import Subject, with_heads
+from cab.analysis.subject import AnalyzedNetwork, with_heads
 from cab.attention import Attention
 from cab.errors import UserError
 from cab.padding import PaddingMasks
@@ -32,7 +32,7 @@ class Curve:
         return self.mass.mean().item()
 
 
-def dilution(subject: Subject, *, rows: int = 4) -> list[Curve]:
+def dilution(subject: AnalyzedNetwork, *, rows: int = 4) -> list[Curve]:
     """Return the curve of each attention layer under test, averaged over heads and tokens of training examples.
 
     Raises:
@@ -49,7 +49,7 @@ def dilution(subject: Subject, *, rows: int = 4) -> list[Curve]:
     return curves
 
 
-def layer_inputs(subject: Subject, rows: int) -> list[list[Tensor]]:
+def layer_inputs(subject: AnalyzedNetwork, rows: int) -> list[list[Tensor]]:
     """Return the inputs [n, D] of each attention layer under test, without padding, while computing the task's loss."""
     layers = [layer for _, layer in subject.attention_layers()]
     inputs: dict[object, list[Tensor]] = {layer: [] for layer in layers}

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from cab.analysis.subject import Subject, with_heads
+from cab.analysis.subject import AnalyzedNetwork, with_heads
 from cab.errors import UserError
 from cab.runner.calibration import train_first_steps
 from cab.runner.processes import DivergedError
@@ -64,7 +64,7 @@ class Layer:
         return {**columns, "c1": c1, "c2": c2, "smallest_score": c3, **bounds}
 
 
-def score_gradients(subject: Subject, *, rows: int = 4) -> list[dict[str, float | str]]:
+def score_gradients(subject: AnalyzedNetwork, *, rows: int = 4) -> list[dict[str, float | str]]:
     """Return :meth:`Layer.row` per attention layer under test, for the task's loss on ``rows`` training examples."""
     subject.network.eval()
     with recorded(subject) as layers:
@@ -75,7 +75,7 @@ def score_gradients(subject: Subject, *, rows: int = 4) -> list[dict[str, float 
 
 
 @contextlib.contextmanager
-def recorded(subject: Subject) -> Iterator[list[Layer]]:
+def recorded(subject: AnalyzedNetwork) -> Iterator[list[Layer]]:
     """Run the attention layers in their reference form and record what these compute."""
     layers, undo = [], []
     for path, attention in subject.attention_layers():
@@ -131,7 +131,7 @@ class FirstProduct(TorchFunctionMode):
 # --- over training ----------------------------------------------------------------------------------------
 
 
-def norms_over_training(subject: Subject, steps: int) -> list[dict[str, float]]:
+def norms_over_training(subject: AnalyzedNetwork, steps: int) -> list[dict[str, float]]:
     """Train the network for some steps and return one row per step: loss and gradient norms.
 
     The network continues from the weights it has, trained on the CPU as ``engine=torch`` trains the cell, without

@@ -22,7 +22,7 @@ from cab.weights import load_network
 
 
 @dataclass(frozen=True)
-class Subject:
+class AnalyzedNetwork:
     """A cell, its network on the CPU, and whether the network is trained."""
 
     cell: Cell
@@ -48,7 +48,7 @@ class Subject:
         return layers
 
 
-def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
+def subject_of(what: Sequence[str], data_root: str | None = None) -> AnalyzedNetwork:
     """Build the network of a record's file, or of the overrides of `cab run`, and read its data.
 
     Raises:
@@ -70,7 +70,7 @@ def subject_of(what: Sequence[str], data_root: str | None = None) -> Subject:
     else:
         network = make_backbone(cell)
         load_network(network, weights)
-    subject = Subject(cell, network, weights is not None)
+    subject = AnalyzedNetwork(cell, network, weights is not None)
     if not subject.attention_layers():
         raise UserError(f"{cell.title} has no attention layer with pattern {cell.config.pattern}")
     return subject

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from cab.cli.terminal import print_note
 from cab.errors import EXAMPLE_COMMAND, UserError
 from cab.patterns import Pattern
-from cab.records.names import MIXED
+from cab.records.files import ROOT
+from cab.records.names import MIXED_CODE
 from cab.results.guards import of_one_data, select
 from cab.results.load import DEFAULT_DIR, Loaded, load
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_NOTES = 20
-ROOT = Path(__file__).resolve().parents[2]
+MOST_NOTES = 20  # printed one by one; the others are counted
 
 
 class _Patterns(argparse.Action):
@@ -70,7 +70,7 @@ def add_accept_code(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-code",
         action="store_true",
-        help=f"average seeds that were run with different code of the project; the row is marked [{MIXED}]",
+        help=f"average seeds that were run with different code of the project; the row is marked [{MIXED_CODE}]",
     )
 
 

@@ -44,14 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from cab.results.costs import load_costs
-    from cab.results.efficiency_length import COLUMNS, efficiency_length
+    from cab.results.efficiency_length import LENGTH_COLUMNS, efficiency_length
 
     costs = load_costs(*args.costs, protocol=args.protocol)
     if args.csv:
         table = efficiency_length(costs, protocol=args.protocol, baseline=args.baseline or "vanilla")
         lengths = {name: [_length(value, "", "") for value in table[name]] for name in ("length", "low", "high")}
         r2 = [f"{value:.4f}" if value == value else "" for value in table["r2"]]
-        columns = [*COLUMNS, "setting"] if table["setting"].nunique() > 1 else COLUMNS
+        columns = [*LENGTH_COLUMNS, "setting"] if table["setting"].nunique() > 1 else LENGTH_COLUMNS
         print_rows([columns, *table.assign(**lengths, r2=r2)[columns].to_numpy()], as_csv=True)
         return 0
     measured = set(costs["attention"])

@@ -81,7 +81,7 @@ def _download(data: DataSet, root: Path, source: str | None, overrides: list[str
         print(f"  then run: {fetch_hint(data.name, root)} --source DOWNLOADED_FILE_OR_FOLDER")
     for finding in inventory.findings if not manual_steps else ():
         if not finding.is_complete:
-            print(f"  {finding.field}: {finding.actual:,} of {finding.published:,} ({finding.verdict})")
+            print(f"  {finding.field}: {finding.actual:,} of {finding.published:,} ({finding.outcome})")
     is_ready = inventory.state is State.READY
     if overrides is not None and is_ready:
         from cab.runner.launch import prepare  # imports torch
@@ -129,7 +129,7 @@ def _verify(chosen: list[DataSet], root: Path, *, as_csv: bool) -> int:
     header = ["field", "actual", "published", "verdict", "source"]
     inventories = {data.name: take_inventory(data, root, thorough=True) for data in chosen}
     tables = {
-        name: [[f.field, f"{f.actual:,}", f"{f.published:,}", f.verdict, f.source] for f in inventory.findings]
+        name: [[f.field, f"{f.actual:,}", f"{f.published:,}", f.outcome, f.source] for f in inventory.findings]
         for name, inventory in inventories.items()
     }
     if as_csv:

@@ -26,12 +26,12 @@ from cab.runner.suite import suite_sweeps
 
 REHEARSED = ("pattern=NC,CS", "task=lstf,pcc,sum", "attention=vanilla,abc,local,cosformer")
 """The part of `cab run suite=paper` that is rehearsed: NC is complete, so it has an index."""
-SHOWN = "NC"
+SHOWN_PATTERN = "NC"
 CHECKED = ("probe", "mixer", "CC")
 """The cell of the suite whose runs are the shortest."""
-QUESTION = "Four attentions in three tasks of the paper, on generated data (a rehearsal): one to two minutes."
+INTRODUCTION = "Four attentions in three tasks of the paper, on generated data (a rehearsal): one to two minutes."
 NEXT = """
-{verdict}  Next:
+{outcome}  Next:
   the table of your runs   cab paper table3 {out}
   test your attention      cab verify FILE.py:Class
   compare it               cab run suite=core attention=FILE.py:Class
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Return 0 if all runs finish, and the checked score is as expected, else 1."""
     check_writable(args.out, "--out")
-    print(QUESTION, flush=True)
+    print(INTRODUCTION, flush=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as for the reference; torch reads it when it is imported
     from cab.config.compose import check_overrides
     from cab.runner.launch import run_sweeps
@@ -69,8 +69,8 @@ def run(args: argparse.Namespace) -> int:
     is_as_expected = _print_check(of_check[0])
     page = args.out / "leaderboard"
     status = main(["leaderboard", str(args.out), "--with-reference", "--out", str(page)])
-    verdict = "Your installation works." if is_as_expected else "A score is not as expected."
-    print(NEXT.format(verdict=verdict, out=args.out, page=(page / "index.html").resolve().as_uri()))
+    outcome = "Your installation works." if is_as_expected else "A score is not as expected."
+    print(NEXT.format(outcome=outcome, out=args.out, page=(page / "index.html").resolve().as_uri()))
     return status or int(not is_as_expected)
 
 
@@ -80,7 +80,7 @@ def _print_table(folder: Path) -> None:
 
     frame = side_by_side(select(load_results(folder), preset="smoke"))
     own = frame.loc[frame["own"].notna(), "attention"].unique()
-    [table] = tables(frame[(frame["pattern"] == SHOWN) & frame["attention"].isin(own)], narrow=True)
+    [table] = tables(frame[(frame["pattern"] == SHOWN_PATTERN) & frame["attention"].isin(own)], narrow=True)
     print(f"\n{table.to_text()}")
 
 

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from cab.efficiency.benchmark import Plan
     from cab.efficiency.subjects import AttentionSubject
 
-PHASES = ("forward", "forward-graph", "forward+backward", "prefill", "decode", "decode-graph")
-KERNELS = ("pytorch", "triton", "fla", "flex", "flash", "cudnn", "efficient")
-PACKED = ("uniform", "log-normal", "one-long")
-REPEATS = {"cpu": 5, "cuda": 20}
+PHASE_CHOICES = ("forward", "forward-graph", "forward+backward", "prefill", "decode", "decode-graph")
+BACKENDS = ("pytorch", "triton", "fla", "flex", "flash", "cudnn", "efficient")
+DISTRIBUTIONS = ("uniform", "log-normal", "one-long")
+REPEATS = {"cpu": 5, "cuda": 20}  # fewer on a CPU, where a call takes longer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,10 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="local:window_size=128, FILE.py:Class or another name of `cab verify` (default: all attentions)",
     )
     add_pattern(parser, "NS, CS, NC or CC (default: NS)", nargs="+", default=(Pattern.NS,))
-    phases = f"{', '.join(PHASES)} (default: forward)"
-    parser.add_argument("--phase", nargs="+", choices=PHASES, metavar="PHASE", help=phases)
+    phases = f"{', '.join(PHASE_CHOICES)} (default: forward)"
+    parser.add_argument("--phase", nargs="+", choices=PHASE_CHOICES, metavar="PHASE", help=phases)
     parser.add_argument("--lengths", nargs="+", type=int, metavar="N", help="default: 256 to 8192, in powers of 2")
-    parser.add_argument("--packed", choices=PACKED, help="measure packed sequences with these lengths up to N")
+    parser.add_argument("--packed", choices=DISTRIBUTIONS, help="measure packed sequences with these lengths up to N")
     parser.add_argument("--batch-size", nargs="+", type=int, metavar="N", help="default: 4")
     for name, default in (("--embed-dim", 512), ("--num-heads", 8)):
         parser.add_argument(name, type=int, metavar="N", help=f"default: {default}")
@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--protocol", choices=("default", "paper", "lra"), default="default", help=protocol)
     third_party = "include implementations of other packages (default: tools/benchmarks/third_party of the repository)"
     parser.add_argument("--third-party", nargs="?", const="", metavar="FOLDER", help=third_party)
-    backends = f"also measure each attention with one backend: {', '.join(KERNELS)}"
-    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=[], metavar="NAME", help=backends)
+    backends = f"also measure each attention with one backend: {', '.join(BACKENDS)}"
+    parser.add_argument("--kernels", nargs="+", choices=BACKENDS, default=[], metavar="NAME", help=backends)
     parser.add_argument("--compile", action="store_true", help="measure modules compiled with torch.compile")
     against = "compare with this table of an earlier `cab efficiency --out`"
     parser.add_argument("--against", type=Path, metavar="CSV", help=against)
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         check_writable(args.plot, "--plot")
     from cab.efficiency.benchmark import measure
-    from cab.efficiency.former import Former
+    from cab.efficiency.cost import Former
     from cab.efficiency.gpu import refuse_when_shared
     from cab.efficiency.report import tables
 
@@ -139,14 +139,14 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     import torch
 
     from cab.efficiency.benchmark import Plan
-    from cab.efficiency.network import LENGTHS, SIZES
+    from cab.efficiency.network import NETWORK_LENGTHS, NETWORK_SIZES
     from cab.efficiency.setting import Setting, appendix_g
     from cab.efficiency.subjects import BASELINES, FUSED, select_attentions
     from cab.efficiency.third_party import CHECKOUT, ThirdPartySubject, find_implementations
 
     is_lra = args.protocol == "lra"
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    defaults = appendix_g() | ({**SIZES, "lengths": LENGTHS} if is_lra else {})
+    defaults = appendix_g() | ({**NETWORK_SIZES, "lengths": NETWORK_LENGTHS} if is_lra else {})
     defaults["repeats"] = defaults["calls"] if args.protocol == "paper" else REPEATS[device]
     chosen = {name: value for name, value in vars(args).items() if value is not None}
     sizes = {name: (defaults | chosen)[name] for name in ("embed_dim", "num_heads", "repeats")}
@@ -220,7 +220,7 @@ def _kernel_checks(plans: Sequence[Plan], *, runs: bool) -> Callable[[Cost], Cos
     subjects = {subject.label: subject for plan in plans for subject in plan.attentions}
     known: dict[tuple[str, str], dict[str, str]] = {}
 
-    def verdicts(subject: AttentionSubject, pattern: str) -> dict[str, str]:
+    def refusals(subject: AttentionSubject, pattern: str) -> dict[str, str]:
         """Return why each backend that was checked did not pass; empty if it did."""
         key = (subject.label.removesuffix(f"@{subject.backend}"), pattern)
         if key not in known:
@@ -242,7 +242,7 @@ def _kernel_checks(plans: Sequence[Plan], *, runs: bool) -> Callable[[Cost], Cos
         names = [f"{operation}={name}" for operation, by in ran for name in by.split("+") if name != REFERENCE]
         if not names:
             return cost
-        passed = verdicts(subjects[cost.attention], cost.pattern) if runs and cost.attention in subjects else {}
+        passed = refusals(subjects[cost.attention], cost.pattern) if runs and cost.attention in subjects else {}
         reasons = {name: passed.get(name, "not checked") for name in names}
         unchecked = "; ".join(f"{name} ({reason})" for name, reason in reasons.items() if reason)
         return dataclasses.replace(cost, unchecked=unchecked)

@@ -46,19 +46,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     width = shutil.get_terminal_size((100, 24)).columns
-    if args.entry not in TABLES:
-        if near := nearest_name(args.entry, TABLES, cutoff=0.8):
+    if args.entry not in LISTS:
+        if near := nearest_name(args.entry, LISTS, cutoff=0.8):
             raise UserError(f"unknown table '{args.entry}': did you mean '{near}'?")
         if args.pattern:
-            raise UserError(f"--pattern applies to {', '.join(TABLES)}, not to the card of '{args.entry}'; omit it")
+            raise UserError(f"--pattern applies to {', '.join(LISTS)}, not to the card of '{args.entry}'; omit it")
         if args.csv:
-            raise UserError(f"--csv applies to {', '.join(TABLES)}, not to the card of '{args.entry}'; omit it")
+            raise UserError(f"--csv applies to {', '.join(LISTS)}, not to the card of '{args.entry}'; omit it")
         shown = card(args.entry)
         print(_markdown(shown) if args.markdown else _text(shown, width))
         return 0
     if args.markdown:
         raise UserError("--markdown applies to the card of a NAME, not to a table; omit it, or use --csv")
-    names, read = TABLES[args.entry]
+    names, read = LISTS[args.entry]
     place = names.index("pattern" if args.entry == "cells" else "patterns")
     rows = [row for row in read() if not args.pattern or not set(row[place].split()).isdisjoint(args.pattern)]
     if not args.csv and args.entry == "cells":
@@ -99,7 +99,7 @@ def _tasks() -> Rows:
             yield task.name, backbone, " ".join(patterns), " ".join(task.datasets), task.paper, task.origin
 
 
-TABLES: dict[str, tuple[tuple[str, ...], Callable[[], Rows]]] = {
+LISTS: dict[str, tuple[tuple[str, ...], Callable[[], Rows]]] = {
     "attentions": (("attention", "patterns", "complexity", "state", "paper", "origin"), _attentions),
     "backbones": (("backbone", "patterns", "paper", "origin"), _backbones),
     "tasks": (("task", "backbone", "patterns", "datasets", "paper", "origin"), _tasks),

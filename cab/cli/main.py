@@ -22,7 +22,7 @@ from cab.cli.terminal import log_to_terminal, print_note, unknown_flag
 from cab.errors import EXAMPLE_COMMAND, ExitError, Preempted, UserError, first_line, unknown_name
 from cab.files.disk import is_full_disk
 
-GROUPS = {
+COMMAND_GROUPS = {
     "run": {
         "run": "train and evaluate one configuration, a sweep with -m, Table 3 or the synthetic suite",
         "status": "show the status of every run in a results folder",
@@ -48,11 +48,11 @@ GROUPS = {
 }
 WITH_OPTIONS = ("evaluate", "export", "verify")
 """Commands with arguments OPTION=VALUE, which may follow a flag; `cab run` reads its own."""
-COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+COMMANDS = {name: text for group in COMMAND_GROUPS.values() for name, text in group.items()}
 
-EMPTY = re.compile(r"[\s,]*|--[\w-]+=[\s,]*|[\w.]+=\s*,[\s,]*")
+EMPTY_ARGUMENT = re.compile(r"[\s,]*|--[\w-]+=[\s,]*|[\w.]+=\s*,[\s,]*")
 """An argument without a value, or with a list of commas alone."""
-EXAMPLES = {
+EXAMPLE_COMMANDS = {
     "One cell": EXAMPLE_COMMAND,
     "Leaderboard": "cab leaderboard results/local",
     "Table 3": "cab run suite=paper --dry-run",
@@ -184,7 +184,7 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
-    for argument in filter(EMPTY.fullmatch, arguments):
+    for argument in filter(EMPTY_ARGUMENT.fullmatch, arguments):
         raise UserError(
             f"an argument of cab {name} is empty, '{argument}'; remove it with its flag, or give it a value"
         )
@@ -207,7 +207,7 @@ def _help() -> str:
         "",
         "Train and score attention mechanisms in the seven tasks of the CAB paper; check and time them.",
     ]
-    for title, entries in {**GROUPS, "examples": EXAMPLES}.items():
+    for title, entries in {**COMMAND_GROUPS, "examples": EXAMPLE_COMMANDS}.items():
         width = max(map(len, entries))
         lines += ["", f"{title}:", *(f"  {name:<{width}}  {text}" for name, text in entries.items())]
     return "\n".join(lines)

@@ -21,13 +21,13 @@ from cab.errors import UserError
 from cab.files.disk import check_writable
 from cab.files.text_table import counted, number, print_csv, print_rows, text_table
 from cab.results.guards import select
-from cab.results.published import COSTS, NORMS, RESULTS, PaperTable, paper_tables
+from cab.results.published import READS_COSTS, READS_NORMS, READS_RESULTS, PaperTable, paper_tables
 from cab.results.table import write_csv
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cab.analysis.subject import Subject
+    from cab.analysis.subject import AnalyzedNetwork
 
 EPILOG = """\
 Recomputes, from the raw metrics of Table 3: indices of tasks (Table 6) and averages (Table 3), means and standard
@@ -39,7 +39,7 @@ examples:
   cab paper audit
   cab paper audit --normalization paper --csv
 """
-TABLES = {
+AUDITED_TABLES = {
     "6": "index of a task",
     "3": "index, average over tasks",
     "7": "mean and standard deviation, NS",
@@ -53,9 +53,9 @@ TABLES = {
 OF_INDICES = ("6", "3", "12")
 FORMATS = ("text", "csv", "markdown", "latex")
 SOURCES_OF_OWN = {
-    RESULTS: ("RESULTS", "folders of results, records or CSV files"),
-    COSTS: ("COSTS", "file of `cab efficiency --out`"),
-    NORMS: ("NORMS", "files norms.csv of `cab paper gradients --out`"),
+    READS_RESULTS: ("RESULTS", "folders of results, records or CSV files"),
+    READS_COSTS: ("COSTS", "file of `cab efficiency --out`"),
+    READS_NORMS: ("NORMS", "files norms.csv of `cab paper gradients --out`"),
 }
 """What a table reads for the own values."""
 
@@ -105,7 +105,7 @@ def _add_table(verbs: Any, table: PaperTable) -> None:
         metavar, text = SOURCES_OF_OWN[table.reads]
         parser.add_argument("results", nargs="*", type=results_path, metavar=metavar, help=text)
     parser.add_argument("--format", choices=FORMATS, default="text", help="output format (default: text)")
-    if table.reads == RESULTS:
+    if table.reads == READS_RESULTS:
         add_accept_code(parser)
         add_pattern(parser, "use only results of these patterns (NS, CS, NC, CC)", nargs="+")
         parser.add_argument("--preset", help="use only results of this preset")
@@ -143,7 +143,7 @@ def _print_table(table: PaperTable, args: argparse.Namespace) -> None:
     from cab.results.comparison import NO_RESULTS, apart, compared, formatted, stored_means
 
     results, stored, files = NO_RESULTS, NO_RESULTS, []
-    if table.reads == RESULTS and args.results:
+    if table.reads == READS_RESULTS and args.results:
         chosen = {"preset": args.preset, "patterns": args.pattern}
         stored = stored_means(table, args.results)
         results = valid_results(args, is_optional=not stored.empty).frame
@@ -157,7 +157,7 @@ def _print_table(table: PaperTable, args: argparse.Namespace) -> None:
     elif table.reads:
         files = args.results
     frame = compared(table, results, files)
-    if table.reads == RESULTS and args.pattern and "pattern" in frame:
+    if table.reads == READS_RESULTS and args.pattern and "pattern" in frame:
         frame = frame[frame["pattern"].isin(args.pattern)]
     aside, left_out = apart(table, results, stored)
     if args.format == "csv":
@@ -175,12 +175,12 @@ def _print_table(table: PaperTable, args: argparse.Namespace) -> None:
 
 
 def _audit(normalization: str, *, as_csv: bool) -> None:
-    from cab.results.audit import COLUMNS, audit
+    from cab.results.audit import AUDIT_COLUMNS, audit
     from cab.results.normalization import NORMALIZATIONS
 
     table = audit(normalization=normalization)
     if as_csv:
-        print_csv(table[COLUMNS])
+        print_csv(table[AUDIT_COLUMNS])
         return
     others = {name: audit(normalization=name) for name in sorted(NORMALIZATIONS, reverse=True) if name != normalization}
     print(_summary({normalization: table, **others}))
@@ -189,15 +189,15 @@ def _audit(normalization: str, *, as_csv: bool) -> None:
 
 
 def _summary(audits: dict[str, pd.DataFrame]) -> str:
-    from cab.results.audit import VERDICTS
+    from cab.results.audit import AGREEMENTS
 
     rows = []
-    for printed, title in TABLES.items():
+    for printed, title in AUDITED_TABLES.items():
         for name in audits if printed in OF_INDICES else list(audits)[:1]:
             counts = audits[name].loc[audits[name]["table"] == printed, "verdict"].value_counts()
             shown = name if printed in OF_INDICES else ""
-            rows.append([printed, title, shown, *(counts.get(verdict, 0) for verdict in VERDICTS)])
-    return text_table(["table", "content", "normalization", *VERDICTS], rows, align="lllrrrr")
+            rows.append([printed, title, shown, *(counts.get(each, 0) for each in AGREEMENTS)])
+    return text_table(["table", "content", "normalization", *AGREEMENTS], rows, align="lllrrrr")
 
 
 def _contradictions(table: pd.DataFrame) -> str:
@@ -225,7 +225,7 @@ def _analyze(args: argparse.Namespace) -> None:
     {"gradients": _gradients, "dilution": _dilution}[args.verb](subject, args)
 
 
-def _dilution(subject: Subject, args: argparse.Namespace) -> None:
+def _dilution(subject: AnalyzedNetwork, args: argparse.Namespace) -> None:
     from cab.analysis.dilution import dilution
 
     curves = dilution(subject, rows=args.rows)
@@ -238,7 +238,7 @@ def _dilution(subject: Subject, args: argparse.Namespace) -> None:
     _write(args.out, "dilution", rows)
 
 
-def _gradients(subject: Subject, args: argparse.Namespace) -> None:
+def _gradients(subject: AnalyzedNetwork, args: argparse.Namespace) -> None:
     from cab.analysis.gradients import QUANTILES, norms_over_training, relative_deviation, score_gradients
 
     norms = norms_over_training(subject, args.steps) if args.steps else []

@@ -65,11 +65,11 @@ def run(args: argparse.Namespace) -> int:
         print(sanitize_text(line))
     rows = _compare(record.metrics, repeated.metrics, args.tolerance)
     print(text_table(["metric", "recorded", "repeated", "difference", "verdict"], rows, align="lrrrl"))
-    return int(any(verdict == "differs" for *_, verdict in rows))
+    return int(any(outcome == "differs" for *_, outcome in rows))
 
 
 def _compare(recorded: Sequence[Metric], repeated: Sequence[Metric], tolerance: float) -> list[list[str]]:
-    """Return both values, difference and verdict of each metric."""
+    """Return both values, difference and outcome of each metric."""
     values = {metric.name: metric.value for metric in repeated}
     rows = []
     for metric in recorded:

@@ -23,7 +23,7 @@ from cab.files.disk import sanitize_text, user_path
 from cab.files.text_table import text_table
 from cab.records.identity import distinctions
 from cab.records.record import CELL, Record, Status
-from cab.records.verified import LEGEND, mark_unverified, verdict, verified_codes
+from cab.records.verified import UNVERIFIED_LEGEND, mark_unverified, verified_codes, verified_state
 from cab.registry.tables import ADDED, PRESETS, config_folders, read_rows, run_defaults
 from cab.results.costs import cost_name
 from cab.results.verdict import cost_texts, frame_of
@@ -219,7 +219,7 @@ def _retry(overrides: Sequence[str], statuses: Sequence[str]) -> int:
 
 def _print_costs(records: Iterable[Record], *, measures: bool) -> None:
     """Print state and cost of each attention and pattern, each when it is known; measure those that are not."""
-    from cab.efficiency.own import measure_cost_of, measure_state_of
+    from cab.efficiency.benchmark import measure_cost_of, measure_state_of
 
     finished = [record for record in records if record.status is Status.FINISHED]
     subjects = {(cost_name(run.cell["attention"]), run.cell["pattern"], run.attention_code): run for run in finished}
@@ -284,8 +284,8 @@ def _print_records(records: Sequence[Record], report: Report, *, is_sweep: bool)
         for record in records:
             tasks.setdefault(str(record.cell["task"]), []).append(record)
         print("\n\n".join(map(_task_table, tasks.values())) if is_sweep else _cell_table(records[0]))
-        if any(verdict(record, verified_codes()) == "no" for record in records):
-            log.warning("%s", LEGEND)
+        if any(verified_state(record, verified_codes()) == "no" for record in records):
+            log.warning("%s", UNVERIFIED_LEGEND)
     elif report.expected == 0 and not report.failures:
         raise UserError(f"nothing can run: {'; '.join(dict.fromkeys(report.left_out)) or 'no configuration'}")
 
@@ -328,7 +328,7 @@ def _task_table(records: Sequence[Record]) -> str:
 
 
 def _signed_name(record: Record) -> str:
-    return mark_unverified(str(record.cell["attention"]), verdict(record, verified_codes()))
+    return mark_unverified(str(record.cell["attention"]), verified_state(record, verified_codes()))
 
 
 def _number(value: float | None) -> str:

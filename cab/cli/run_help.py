@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cab.errors import unknown_name
 from cab.files.text_table import text_table
-from cab.registry.entries import Entry
+from cab.registry.entries import RegistryEntry
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 from cab.registry.stacks import parts_of
 from cab.registry.tables import CONFIGS
@@ -65,10 +65,10 @@ GROUP_TEXT = """\
 MORE = (
     "Options of what is named: cab run trainer=default cluster=slurm task=lstf backbone=informer attention=abc --help"
 )
-GROUPS: dict[str, Registry] = {"task": TASKS, "backbone": BACKBONES, "attention": ATTENTIONS}
+CLASS_GROUPS: dict[str, Registry] = {"task": TASKS, "backbone": BACKBONES, "attention": ATTENTIONS}
 WITH_FILES = ("trainer", "cluster", "logger")
 INDENT = " " * 13
-MISSING, FROM_ENVIRONMENT = "???", "${oc.env:CAB_DATA,null}"
+NO_VALUE, FROM_ENVIRONMENT = "???", "${oc.env:CAB_DATA,null}"
 
 
 def help_text(arguments: Sequence[str]) -> str:
@@ -78,14 +78,14 @@ def help_text(arguments: Sequence[str]) -> str:
     parts = []
     for argument in arguments:
         group, _, values = argument.partition("=")
-        for name in names_in(argument) if values and group in (*GROUPS, *WITH_FILES) else ():
+        for name in names_in(argument) if values and group in (*CLASS_GROUPS, *WITH_FILES) else ():
             files = {path.stem: path for path in sorted((CONFIGS / group).glob("*.yaml"))}
             if group in WITH_FILES and name not in files:
                 raise unknown_name(group, name, files)
             if group in WITH_FILES:
                 options = file_options(files[name], f"{group}.")
             else:
-                options = _class_options(GROUPS[group].get(name), group)
+                options = _class_options(CLASS_GROUPS[group].get(name), group)
             parts.append(f"with {group}={name}:\n\n{_table(options)}")
     if parts:
         return "\n".join(parts)
@@ -115,12 +115,12 @@ def file_options(path: Path, prefix: str) -> Iterator[tuple[str, str]]:
         indent, key, value, text = match.groups()
         if value is None:
             outer = f"{key}."
-        elif value != MISSING and key != "name":
+        elif value != NO_VALUE and key != "name":
             value = value.replace(FROM_ENVIRONMENT, "$CAB_DATA")
             yield f"{prefix}{outer if indent else ''}{key}={value}", text or ""
 
 
-def _class_options(entry: Entry[type], group: str) -> Iterator[tuple[str, str]]:
+def _class_options(entry: RegistryEntry[type], group: str) -> Iterator[tuple[str, str]]:
     """Yield ``GROUP.OPTION=DEFAULT`` and description of each option of a class."""
     for prefix, part in parts_of(entry).items():
         texts = part.texts

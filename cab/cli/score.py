@@ -36,7 +36,7 @@ from cab.files.text_table import print_csv
 from cab.records.files import REFERENCE_DIRS
 from cab.records.names import PLACE
 from cab.results.cells import ANCHORS
-from cab.results.formats import Cell, Fields, gain, mean
+from cab.results.formats import Fields, TableCell, gain, mean
 from cab.results.load import DEFAULT_DIR, PUBLISHED, load, runs_of
 from cab.results.retained import gains_order, gains_table, suite_runs, warn_unscored
 from cab.results.summarize import metrics_table, verification_notes
@@ -47,12 +47,12 @@ from cab.results.verdict import is_named, judge_attentions
 if TYPE_CHECKING:
     import pandas as pd
 
-PARTS = ("metrics", "K", "index")
+SCORE_PARTS = ("metrics", "K", "index")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_results_arguments(parser)
-    parser.add_argument("--score", choices=PARTS, help="print this alone (default: metrics, and every score)")
+    parser.add_argument("--score", choices=SCORE_PARTS, help="print this alone (default: metrics, and every score)")
     parser.add_argument(
         "--show",
         choices=("scores", "pairwise", "ablation"),
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     frame = selected_results(args)
     reasons = no_score(frame, normalization=args.normalization)
     has_index = (frame["source"] != PUBLISHED) | (frame["kind"] == "index") | (args.normalization is not None)
-    scores = [kind for kind in PARTS if ((frame["score"] == kind) & (has_index | (kind != "index"))).any()]
+    scores = [kind for kind in SCORE_PARTS if ((frame["score"] == kind) & (has_index | (kind != "index"))).any()]
     is_single = args.csv or args.show != "scores"
     parts = [args.score] if args.score else [*([] if is_single else ["metrics"]), *scores]
     if args.show == "ablation":
@@ -141,7 +141,7 @@ def _metric_table(place: Any, table: pd.DataFrame) -> Table:
     is_first = table["metric"] == table["metric"].iloc[0]
     first = table[is_first].sort_values("mean", ascending=not table["higher_is_better"].iloc[0])
 
-    def cell(row: Fields) -> Cell:
+    def cell(row: Fields) -> TableCell:
         return mean(
             row["mean"], row["sd"], row["missing"], note=f" ({row['seeds']:.0f})" * (row["seeds"] < row["most"])
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 from cab.cli.terminal import print_note
 from cab.files.text_table import counted, print_rows
 from cab.records.identity import distinctions
-from cab.records.record import CELL, SHOWN
+from cab.records.record import CELL, MOST_SHOWN
 from cab.results.load import DEFAULT_DIR
 from cab.runner.pending import statuses_of
 
@@ -39,9 +39,9 @@ def print_statuses(results_dir: Path, *, as_csv: bool) -> None:
     if not runs:
         print_note(f"no run in {results_dir}")
     broken = [run for run in runs if run.status == "broken"]
-    if rest := broken[SHOWN:]:
+    if rest := broken[MOST_SHOWN:]:
         print_note(f"no valid result record: {counted(len(rest), 'more file')} in {results_dir}")
-        runs = [run for run in runs if run.status != "broken"] + broken[:SHOWN]
+        runs = [run for run in runs if run.status != "broken"] + broken[:MOST_SHOWN]
     cells = [[str(run.cell.get(key, "")) for key in CELL] for run in runs]
     given = [[word.partition("=")[0] for word in run.command.split()] for run in runs]
     settings = distinctions([(cell, run.config, names) for cell, run, names in zip(cells, runs, given, strict=True)])

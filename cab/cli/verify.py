@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cab.verification.subject import Subject
     from cab.verification.suite import CheckResult
 
-COLUMNS = ("attention", "pattern", "check", "passed", "detail")
+RESULT_COLUMNS = ("attention", "pattern", "check", "passed", "detail")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="manifest of `cab export`: name the first vector of PORT.safetensors that differs, and the missing ones",
     )
     flag("-v", "--verbose", help="print one row per check")
-    flag("--csv", help=f"print CSV: {','.join(COLUMNS)}")
+    flag("--csv", help=f"print CSV: {','.join(RESULT_COLUMNS)}")
     flag("--list-checks", help="list the checks and exit")
 
 
@@ -152,7 +152,7 @@ def _verify(checks: list[Check], args: argparse.Namespace, out: TextIO) -> int:
         subjects = _without_row(subjects, args)
     say = print_note if args.csv or args.record else partial(_print, out)
     if args.csv:
-        _print_row(out, COLUMNS)
+        _print_row(out, RESULT_COLUMNS)
     everything, failed = list["CheckResult"](), list["CheckResult"]()
     for subject in subjects:
         is_alone, parts = len(subjects) == 1, getattr(subject.cls, "parts", ())
@@ -312,7 +312,7 @@ def _check_record(args: argparse.Namespace) -> None:
         )
     check_writable(args.record.parent, "--record")
     if args.record.exists() and not verified.has_columns(args.record):
-        raise UserError(f"--record: {args.record} is not a table with columns {','.join(verified.COLUMNS)}")
+        raise UserError(f"--record: {args.record} is not a table with columns {','.join(verified.VERIFIED_COLUMNS)}")
 
 
 def _without_row(subjects: Sequence[Subject], args: argparse.Namespace) -> list[Subject]:
@@ -405,5 +405,5 @@ def _note(record: Path, subject: Subject, results: Sequence[CheckResult], *, qui
     for result in counted:
         group = CHECKS[result.check].group
         reach[group] = max(reach.get(group, 0), result.longest)
-    row = verified.Row.of_today(subject.name, str(subject.pattern), subject.cls, quick=quick, reach=reach)
+    row = verified.VerifiedRow.of_today(subject.name, str(subject.pattern), subject.cls, quick=quick, reach=reach)
     verified.note(record, row, passed=may_pass and all(result.passed for result in counted))

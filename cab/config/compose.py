@@ -24,7 +24,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from cab.config.groups import attention_options, names_of_group
 from cab.config.hydra_options import refusal, replacement
-from cab.config.run_config import KEYS, REGISTRIES, DataConfig
+from cab.config.run_config import REGISTRIES, RUN_KEYS, DataConfig
 from cab.errors import UnsupportedError, UserError, unknown_name
 from cab.patterns import LONG_NAMES, Pattern
 from cab.registry.names import is_file, is_own_name, is_stack, name_of_file
@@ -34,9 +34,9 @@ from cab.registry.tables import config_folders, presets, tuned_options
 
 USUAL_CHOICES = {"trainer": "default", "logger": "csv", "cluster": "none"}
 """Default choices of the groups that are folders of configs/."""
-REQUIRED = ("task", "dataset", "backbone", "attention", "pattern")
+REQUIRED_GROUPS = ("task", "dataset", "backbone", "attention", "pattern")
 """Groups that a single run names."""
-FILE_GROUPS = frozenset({*REQUIRED, *USUAL_CHOICES, "preset", "experiment"} - {"pattern"})
+FILE_GROUPS = frozenset({*REQUIRED_GROUPS, *USUAL_CHOICES, "preset", "experiment"} - {"pattern"})
 """Groups whose choices are files or registered classes; other keys are values."""
 
 
@@ -194,7 +194,7 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
         group, _, option = override.key_or_group.partition(".")
         if option and (group in REGISTRIES or group in USUAL_CHOICES):
             _check_option(group, option, chosen.get(group))
-    for group in () if sweep else REQUIRED:
+    for group in () if sweep else REQUIRED_GROUPS:
         if not chosen.get(group):
             article = "an" if group[0] in "aeiou" else "a"
             or_own = ", or a name of your own" if group == "dataset" and has_source else ""
@@ -205,7 +205,7 @@ def check_overrides(arguments: Iterable[str], *, sweep: bool = False) -> list[st
 def option_names() -> list[str]:
     """Return the keys of a run, and the options of the groups that are folders of configs/."""
     options = {group: sorted(set().union(*choices.values())) for group, choices in groups_with_files().items()}
-    return [*KEYS, *(f"{group}.{option}" for group, names in options.items() for option in names)]
+    return [*RUN_KEYS, *(f"{group}.{option}" for group, names in options.items() for option in names)]
 
 
 def _with_equals_signs(arguments: Iterable[str]) -> Iterator[str]:
@@ -240,7 +240,7 @@ def _readable(argument: str) -> str:
     """Return how to write an override that Hydra cannot read."""
     if argument.endswith(","):
         return "remove the comma, or the space after it"
-    groups = [group for group in REQUIRED if argument in names_of_group(group)]
+    groups = [group for group in REQUIRED_GROUPS if argument in names_of_group(group)]
     if groups:
         return f"write `{groups[0]}={argument}`"
     return (
@@ -318,7 +318,7 @@ def _check_key(override: Override) -> None:
         raise UserError(f"'{override.input_line:.80}' has a mapping; write one argument per option: `{options}`")
     if group == "hydra":
         raise refusal(override.key_or_group)
-    if group not in KEYS:
+    if group not in RUN_KEYS:
         raise unknown_name("option", override.key_or_group, option_names())
     if group == DataConfig.group:
         if not option:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cab.errors import UserError
 
-REPLACED: Mapping[tuple[str, ...], str] = {
+REPLACED_OPTIONS: Mapping[tuple[str, ...], str] = {
     ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir"): "set `results_dir=FOLDER`",
     ("hydra/launcher",): "set `cluster=local` (workers on this machine) or `cluster=slurm`",
     (
@@ -34,7 +34,7 @@ REPLACED: Mapping[tuple[str, ...], str] = {
 def replacement(name: str) -> str | None:
     """Return what replaces an option of Hydra, or the group that it belongs to; None for other names."""
     path = f"{name}.".replace("/", ".")
-    for names, text in REPLACED.items():
+    for names, text in REPLACED_OPTIONS.items():
         if any(path.startswith(f"{known}.".replace("/", ".")) for known in names):
             return text
     return "the configuration reference lists what cab run has" if path.startswith("hydra.") else None

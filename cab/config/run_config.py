@@ -18,14 +18,7 @@ from cab.files.disk import user_path
 from cab.patterns import Pattern
 from cab.records.identity import AUTO, DEFAULT_ENGINE, flat
 from cab.records.record import Status
-from cab.registry.options import (
-    Natural,
-    NonNegativeFloat,
-    Positive,
-    annotations_of,
-    check_complete,
-    checked_options,
-)
+from cab.registry.options import Natural, NonNegativeFloat, Positive, annotations_of, check_complete, checked_options
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 from cab.registry.specs import parse_other_attention
 from cab.registry.tables import run_defaults, trainer_defaults, tuned_options
@@ -36,7 +29,7 @@ if TYPE_CHECKING:
 
 
 REGISTRIES: Mapping[str, Registry[Any]] = {"attention": ATTENTIONS, "backbone": BACKBONES, "task": TASKS}
-MAX_WORKERS = 256
+MAX_WORKERS = 256  # a larger number is a typing error
 BelowOne = Annotated[float, Interval(ge=0, lt=1)]
 
 
@@ -242,8 +235,8 @@ class RunConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> RunConfig:
         """Check and parse the plain values of a composed configuration."""
-        check_complete(config, KEYS)
-        plain = checked_options(config, KEYS, defaults=run_defaults())
+        check_complete(config, RUN_KEYS)
+        plain = checked_options(config, RUN_KEYS, defaults=run_defaults())
         if not set(plain["retry"]) <= set(Status):
             raise UserError(f"retry must be a list of {', '.join(Status)}, got {plain['retry']}")
         for group, registry in REGISTRIES.items():
@@ -326,7 +319,7 @@ def _one_spelling(option: str, value: Any) -> Any:
     return spelling if option != "tokenizer" or "/" in str(spelling) else value
 
 
-KEYS: Mapping[str, Any] = {
+RUN_KEYS: Mapping[str, Any] = {
     **{name: kind for name, kind in annotations_of(RunConfig).items() if name != "resolved"},
     **dict.fromkeys(("task", "dataset", "backbone", "attention", "trainer", "logger", "cluster", "data"), Mapping),
     "pattern": str,

@@ -43,7 +43,7 @@ class Finding:
     fault: str = ""
 
     @property
-    def verdict(self) -> str:
+    def outcome(self) -> str:
         """The fault, ``complete``, or the difference from the published count."""
         if self.fault or self.is_complete:
             return self.fault or "complete"

@@ -35,8 +35,8 @@ else:  # Debian 12 has Python 3.11.2, whose tarfile cannot refuse unsafe members
 
 log = logging.getLogger("cab")
 
-PARALLEL_DOWNLOADS = 8
-TIMEOUT = 60  # seconds without a byte
+PARALLEL_DOWNLOADS = 8  # files at a time
+DOWNLOAD_TIMEOUT = 60  # seconds without a byte
 URL_PREFIXES = ("http://", "https://")
 RETRY_DELAYS = (1.0, 4.0, 15.0)
 """Seconds to wait before each retry."""
@@ -142,7 +142,7 @@ def fetch(
         chunk_size=1 << 18,
         headers={"User-Agent": "cab-benchmark", "Accept-Encoding": "identity"},
         hooks={"response": _refuse_page},
-        timeout=TIMEOUT,
+        timeout=DOWNLOAD_TIMEOUT,
     )
 
     def transfer(location: str, temporary: str, _: object) -> None:

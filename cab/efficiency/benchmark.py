@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from cab.efficiency.cost import CAUSAL, Cost
+from cab.efficiency.cost import CAUSAL_PHASES, Cost, write_costs
 from cab.efficiency.gpu import clock_facts
 from cab.efficiency.machine import Machine, under_roof
-from cab.efficiency.network import PATTERN as NETWORK_PATTERN, PHASES as NETWORK_PHASES, NetworkSubject
-from cab.efficiency.packed import PHASES as PACKED_PHASES, packed_and_padded
+from cab.efficiency.network import NETWORK_PATTERN, NETWORK_PHASES, NetworkSubject
+from cab.efficiency.packed import PACKED_PHASES, packed_and_padded
 from cab.efficiency.protocols import PAPER_PHASE, measure_as_paper, measure_length, warm_up
 from cab.efficiency.setting import Setting
-from cab.efficiency.subjects import BASELINES, AttentionSubject, ProjectionsSubject, Subject
+from cab.efficiency.subjects import BASELINES, AttentionSubject, Measurable, ProjectionsSubject
 from cab.efficiency.third_party import ThirdPartySubject
 from cab.efficiency.workload import is_defined
 from cab.errors import UserError, exits_as_errors, first_line
-from cab.files.text_table import counted
+from cab.files.disk import replacing
+from cab.files.text_table import counted, read_csv
 from cab.patterns import Pattern
-from cab.records.cost_sizes import FALLBACK, LENGTH, SHORT, SIZES
+from cab.records.cost_sizes import BOARD_SIZES, EARLY, FALLBACK, LENGTH
+from cab.records.record import Record
+from cab.registry.program import code_of
+from cab.registry.registries import ATTENTIONS
+from cab.results.costs import GROWS, STATE, TOKENS, cost_name, cost_path, has_committed_cost, measure_state
 from cab.verification.side_effects import restored
 
 Report = Callable[[str], None]
@@ -115,7 +122,9 @@ def _reason(refuse: Refusal, subject: AttentionSubject, pattern: Pattern) -> str
         return f"verification ended with {type(error).__name__}: {first_line(error)}"
 
 
-def _measure(plan: Plan, subjects: Sequence[Subject], pattern: Pattern, phase: str, report: Report) -> Iterator[Cost]:
+def _measure(
+    plan: Plan, subjects: Sequence[Measurable], pattern: Pattern, phase: str, report: Report
+) -> Iterator[Cost]:
     setting = plan.setting
     if plan.protocol == "paper":
         for subject in subjects:
@@ -127,7 +136,7 @@ def _measure(plan: Plan, subjects: Sequence[Subject], pattern: Pattern, phase: s
         subjects = [NetworkSubject.of(subject, max(plan.lengths)) for subject in attentions]
     elif setting.packed:
         subjects = [kind for subject in attentions for kind in packed_and_padded(subject)]
-    elif phase in CAUSAL:
+    elif phase in CAUSAL_PHASES:
         subjects = attentions
     else:
         subjects = [ProjectionsSubject(), *subjects]
@@ -165,9 +174,9 @@ def measure_for_board(subject: AttentionSubject, pattern: Pattern) -> list[Cost]
     with restored():
         torch.set_num_threads(1)
         for phase, subjects in phases.items():
-            sizes = SIZES[phase]
+            sizes = BOARD_SIZES[phase]
             setting = Setting(1, sizes["embed_dim"], sizes["num_heads"], repeats=3, time_limit=BOARD_SECONDS)
-            earlier = [SHORT] if phase == "decode" else []
+            earlier = [EARLY] if phase == "decode" else []
             for length in (LENGTH, FALLBACK):
                 measured = list(measure(Plan(subjects, [], [pattern], [phase], [*earlier, length], setting)))
                 if not any(cost.status in ("timeout", "oom") for cost in measured if cost.attention == subject.label):
@@ -201,3 +210,58 @@ def constants(plan: Plan) -> dict[str, Any]:
         "threads": machine["threads"],
         "torch": torch.__version__,
     }
+
+
+log = logging.getLogger("cab")
+
+
+def measure_state_of(record: Record) -> None:
+    """Measure the decode state of the attention of a run in milliseconds, and store it; see :func:`can_measure`."""
+    if record.cell["pattern"] == "CS" and can_measure(record) and not _path(record).exists():
+        options = {key: value for key, value in record.config["attention"].items() if key != "name"}
+        state = measure_state(ATTENTIONS.get(record.config["attention"]["name"]), options)
+        size, growth = round(4 * state.numbers), GROWS if state.grows else ""
+        _store(record, [Cost(cost_name(record.cell["attention"]), "CS", STATE, TOKENS, bytes=size, detail=growth)])
+
+
+def measure_cost_of(record: Record) -> None:
+    """Measure the cost of the attention of a run, once per code and pattern, and store it; see :func:`can_measure`."""
+    earlier = list(read_csv(_path(record))) if _path(record).exists() else []
+    if not can_measure(record) or any(row["phase"] == "forward" for row in earlier):
+        return
+    name, pattern = cost_name(record.cell["attention"]), Pattern.parse(str(record.cell["pattern"]))
+    log.info("measuring the cost of %s in %s at %d tokens; --no-cost skips this", name, pattern, LENGTH)
+    options = {key: value for key, value in record.config["attention"].items() if key != "name"}
+    subject = AttentionSubject.parse(record.config["attention"]["name"])
+    costs = measure_for_board(dataclasses.replace(subject, label=name, options=options), pattern)
+    for cost in (cost for cost in costs if cost.kind == "attention" and cost.status != "ok"):
+        reason = f"{cost.status} {cost.detail}".rstrip()
+        log.warning("%s %s has no cost in phase %s: %s", cost.attention, pattern, cost.phase, reason)
+    if any(cost.attention == "vanilla" and cost.status == "ok" for cost in costs):  # else repeat it
+        states = [row for row in earlier if row["phase"] == STATE]
+        kept = [Cost(name, "CS", STATE, TOKENS, bytes=int(row["bytes"]), detail=row["detail"]) for row in states]
+        _store(record, [*kept, *costs])
+
+
+def can_measure(record: Record) -> bool:
+    """Return whether the attention of a run lacks a committed cost and its code is that of the run."""
+    if has_committed_cost(record.cell["attention"], record.attention_code):
+        return False
+    name = record.config["attention"]["name"]
+    is_same = code_of(ATTENTIONS.get(name).cls) == record.attention_code
+    if not is_same:
+        place = f"{cost_name(record.cell['attention'])} in {record.cell['pattern']}"
+        log.warning("the cost of %s is not measured: its code has changed since the run", place)
+    return is_same
+
+
+def _path(record: Record) -> Path:
+    names = record.cell["attention"], record.cell["pattern"], record.attention_code, record.earlier_code
+    return cost_path(Path(record.config["results_dir"]), *names)
+
+
+def _store(record: Record, costs: Iterable[Cost]) -> None:
+    path = _path(record)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        list(write_costs(costs, file))

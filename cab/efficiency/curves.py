@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from cab.efficiency.cost import DECODING
+from cab.efficiency.cost import DECODING_PHASES
 from cab.files.disk import write_figure
 from cab.results import figures
 from cab.results.efficiency_length import efficiency_length
@@ -18,10 +18,10 @@ from cab.results.table import Table, element_id
 if TYPE_CHECKING:
     from cab.efficiency.cost import Cost
 
-COLUMNS = ["attention", "pattern", "phase", "length", "seconds", "bytes"]
-RESOURCES = (("a", "time", "seconds", 1e3), ("b", "memory", "bytes", 2.0**-20))
+CURVE_COLUMNS = ["attention", "pattern", "phase", "length", "seconds", "bytes"]
+COST_AXES = (("a", "time", "seconds", 1e3), ("b", "memory", "bytes", 2.0**-20))
 """Part of Figure 2, resource, column of the costs, and factor to milliseconds or MiB."""
-FEWEST = 3
+FEWEST_LENGTHS = 3
 """Least number of lengths of one setting in the section, if there are several settings."""
 
 
@@ -31,8 +31,8 @@ def cost_pictures(costs: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], Pictur
     for key, rows in costs.groupby(["setting", "pattern", "phase"], sort=False):
         setting, pattern, phase = map(str, key)
         file = element_id(*filter(None, (pattern, phase, setting)))
-        units = ("ms per token", "MiB of state") if phase in DECODING else ("ms per call", "MiB")
-        for (part, resource, column, factor), unit in zip(RESOURCES, units, strict=True):
+        units = ("ms per token", "MiB of state") if phase in DECODING_PHASES else ("ms per call", "MiB")
+        for (part, resource, column, factor), unit in zip(COST_AXES, units, strict=True):
             curves = rows[["attention", "length"]].assign(value=rows[column] * factor)
             figure = figures.length_figure(curves, title=f"{pattern} {phase}: {resource}", ylabel=unit, looks=looks)
             title = f"Pattern {pattern}, {phase}{setting and f' ({setting})'}: {resource} by length, {unit}"
@@ -42,10 +42,10 @@ def cost_pictures(costs: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], Pictur
 def efficiency_section(costs: pd.DataFrame) -> Section:
     """Return the section of costs: one block per setting, pattern and phase, with the efficiency lengths.
 
-    Of several settings, those with at least :data:`FEWEST` lengths are shown.
+    Of several settings, those with at least :data:`FEWEST_LENGTHS` lengths are shown.
     """
     if costs["setting"].nunique() > 1:
-        costs = costs[costs.groupby("setting")["length"].transform("nunique") >= FEWEST]
+        costs = costs[costs.groupby("setting")["length"].transform("nunique") >= FEWEST_LENGTHS]
     lengths = efficiency_length(costs)
     pictures: dict[tuple[str, ...], list[Picture]] = {}
     for place, picture in cost_pictures(costs):
@@ -69,9 +69,9 @@ def efficiency_section(costs: pd.DataFrame) -> Section:
 def plot(costs: Iterable[Cost], folder: Path) -> list[Path]:
     """Plot time and memory against length: one PNG per pattern, phase and resource."""
     folder.mkdir(parents=True, exist_ok=True)
-    measured = [[getattr(cost, name) for name in COLUMNS] for cost in costs if cost.status == "ok"]
+    measured = [[getattr(cost, name) for name in CURVE_COLUMNS] for cost in costs if cost.status == "ok"]
     paths = []
-    for _, picture in cost_pictures(pd.DataFrame(measured, columns=COLUMNS).assign(setting="")):
+    for _, picture in cost_pictures(pd.DataFrame(measured, columns=CURVE_COLUMNS).assign(setting="")):
         name = picture.file.partition("-")[2].lower()
         with figures.style():
             paths.append(write_figure(picture.figure, folder / f"{name}.png", dpi=200))

@@ -72,7 +72,7 @@ def second_level_cache() -> Tensor:
 
 # --- roofline ---------------------------------------------------------------------------------------------------------
 
-PRODUCT_SIZE = {"cpu": 1024, "cuda": 8192}
+PRODUCT_SIZE = {"cpu": 1024, "cuda": 8192}  # rows and columns of a matrix
 COPIED_BYTES = {"cpu": 2**26, "cuda": 2**30}
 CALLS = {"cpu": 1, "cuda": 5}
 POSSIBLE = 0.9

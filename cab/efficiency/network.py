@@ -25,10 +25,10 @@ from cab.registry.tables import tuned_options
 from cab.training import after_optimizer_step, auxiliary_loss
 
 TASK, NETWORK = "lra", "encoder"
-PATTERN = Pattern.NS
-PHASES = ("forward", "forward+backward")
-SIZES = {"batch_size": 32, "embed_dim": 64, "num_heads": 2}
-LENGTHS = (1024, 2048, 3072, 4096)
+NETWORK_PATTERN = Pattern.NS
+NETWORK_PHASES = ("forward", "forward+backward")
+NETWORK_SIZES = {"batch_size": 32, "embed_dim": 64, "num_heads": 2}
+NETWORK_LENGTHS = (1024, 2048, 3072, 4096)
 BYTES, CLASSES = 257, 2
 
 
@@ -80,7 +80,7 @@ class NetworkSubject(AttentionSubject):
         tuned = tuned_options(TASK, NETWORK, str(pattern), self.name)
         columns = ("ffn_dim", "feed_forward", "activation")
         sizes = {name: paper_value("lra_networks", name, "preset", "paper", "attention", self.name) for name in columns}
-        sizes["ffn_dim"] = sizes["ffn_dim"] * setting.embed_dim // SIZES["embed_dim"]
+        sizes["ffn_dim"] = sizes["ffn_dim"] * setting.embed_dim // NETWORK_SIZES["embed_dim"]
         return build_backbone(
             NETWORK,
             attention={"name": self.name, **merged(tuned, self.options)},

@@ -42,7 +42,7 @@ CREATES = {
 }
 """Operators that only write."""
 
-NOTHING = {
+FREE_OPERATORS = {
     *("_linalg_check_errors", "_local_scalar_dense", "_record_function_exit", "_unsafe_view", "empty", "empty_like"),
     *("new_empty", "promote_types"),
 }
@@ -77,7 +77,7 @@ class Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         name = func._overloadpacket.__name__
-        if name not in NOTHING and not func.is_view:
+        if name not in FREE_OPERATORS and not func.is_view:
             read = () if name in CREATES else tensors((args, kwargs))
             self.moved += sum(map(stored_bytes, (*read, *tensors(out))))
             self._compute(func, name, args, kwargs, out)

@@ -16,7 +16,7 @@ from cab.efficiency.subjects import AttentionSubject
 from cab.efficiency.workload import Inputs, forward, forward_backward, make_inputs
 from cab.patterns import Pattern
 
-PHASES = ("forward", "forward+backward")
+PACKED_PHASES = ("forward", "forward+backward")
 
 
 def sequence_lengths(distribution: str, longest: int, total: int) -> list[int]:

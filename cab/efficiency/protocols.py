@@ -32,13 +32,13 @@ from torch import Tensor, nn
 
 from cab import kernels
 from cab.composite import count_layers
-from cab.efficiency.cost import BUSY, DECODING, LAUNCH_BOUND, Cost
+from cab.efficiency.cost import BUSY_SHARE, DECODING_PHASES, LAUNCH_BOUND, Cost
 from cab.efficiency.gpu import power_and_energy
 from cab.efficiency.machine import Machine, launch_seconds, seconds
 from cab.efficiency.operations import Operations, count_operations
 from cab.efficiency.packed import padded_label
 from cab.efficiency.setting import DTYPES, Setting, appendix_g
-from cab.efficiency.subjects import PROJECTIONS, SOFTMAX, AttentionSubject, Subject, has_projections
+from cab.efficiency.subjects import PROJECTIONS, SOFTMAX_LABELS, AttentionSubject, Measurable, has_projections
 from cab.efficiency.workload import DECODED, PHASES, Inputs, Workload, held_bytes, make_inputs
 from cab.errors import UserError, exits_as_errors, first_line, is_out_of_memory
 from cab.patterns import Pattern
@@ -111,7 +111,7 @@ MIN_SECONDS, MAX_CALLS = 0.02, 100
 class Case:
     """One subject at one length: workload, samples, and status if it is not measured."""
 
-    subject: Subject
+    subject: Measurable
     workload: Workload | None = None
     has_projections: bool = False
     bytes: int | None = None
@@ -135,7 +135,7 @@ class Case:
 
 
 def measure_length(
-    subjects: Sequence[Subject],
+    subjects: Sequence[Measurable],
     pattern: Pattern,
     phase: str,
     length: int,
@@ -161,7 +161,7 @@ def measure_length(
 
 
 def warm_up(
-    subjects: Iterable[Subject], pattern: Pattern, phase: str, lengths: Iterable[int], setting: Setting
+    subjects: Iterable[Measurable], pattern: Pattern, phase: str, lengths: Iterable[int], setting: Setting
 ) -> None:
     """Call every subject once at every length: the first call of a shape compiles and tunes kernels."""
     for length in lengths:
@@ -208,7 +208,7 @@ def build(case: Case, pattern: Pattern, phase: str, length: int, setting: Settin
     )
     most_keys: Callable[[int], int] | None = getattr(module, "most_keys", None)
     if most_keys is not None:
-        visible = range(1, length + 1) if pattern is Pattern.CS and phase not in DECODING else (length,)
+        visible = range(1, length + 1) if pattern is Pattern.CS and phase not in DECODING_PHASES else (length,)
         case.facts["pairs_kept"] = sum(map(most_keys, visible)) / sum(visible)
     return module
 
@@ -242,7 +242,7 @@ def prepare(case: Case, pattern: Pattern, phase: str, length: int, setting: Sett
         case.operations = count_operations(case.workload.counted)  # kernels that it cannot trace have no roofline
     if setting.device == "cuda":
         with contextlib.suppress(RuntimeError):  # the driver permits neither profiles nor power readings everywhere
-            observe(case, setting.batch_size * (DECODED if phase in DECODING else length) * layers)
+            observe(case, setting.batch_size * (DECODED if phase in DECODING_PHASES else length) * layers)
 
 
 def observe(case: Case, tokens: int) -> None:
@@ -291,7 +291,7 @@ def judge(case: Case, machine: Machine) -> None:
 def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) -> list[Cost]:
     """Return the costs, relative to baseline, projections and the fastest third-party implementation."""
     measured = {case.subject.label: case for case in cases if case.workload is not None}
-    softmax = [measured[label] for label in SOFTMAX if label in measured]
+    softmax = [measured[label] for label in SOFTMAX_LABELS if label in measured]
     baseline, projections = fastest(softmax), measured.get(PROJECTIONS)
     costs = []
     for case in cases:
@@ -318,7 +318,7 @@ def compare(cases: Sequence[Case], pattern: Pattern, phase: str, length: int) ->
     return costs
 
 
-def cost_of(subject: Subject, pattern: Pattern, phase: str, length: int, facts: Mapping[str, Any]) -> Cost:
+def cost_of(subject: Measurable, pattern: Pattern, phase: str, length: int, facts: Mapping[str, Any]) -> Cost:
     """Return a cost with further columns."""
     complexity = getattr(subject, "complexity", "")
     return Cost(subject.label, str(pattern), phase, length, kind=subject.kind, complexity=complexity, **facts)
@@ -356,7 +356,7 @@ def launching(case: Case, tokens: int) -> dict[str, Any]:
     facts: dict[str, Any] = {"host_seconds": host / tokens}
     if case.kernel_seconds:
         facts["busy"] = case.kernel_seconds / max(case.kernel_seconds, wall)
-        facts |= {"detail": LAUNCH_BOUND} if facts["busy"] < BUSY else {}
+        facts |= {"detail": LAUNCH_BOUND} if facts["busy"] < BUSY_SHARE else {}
     return facts
 
 
@@ -386,7 +386,7 @@ def part_ratio(above: Case | None, below: Case | None, projections: Case | None)
 PAPER_PHASE = "forward"
 
 
-def measure_as_paper(subject: Subject, pattern: Pattern, lengths: Iterable[int], setting: Setting) -> Iterator[Cost]:
+def measure_as_paper(subject: Measurable, pattern: Pattern, lengths: Iterable[int], setting: Setting) -> Iterator[Cost]:
     """Measure one attention at increasing lengths."""
     lengths = sorted(lengths)
     inputs: dict[int, Inputs] = {}
@@ -411,7 +411,7 @@ def measure_as_paper(subject: Subject, pattern: Pattern, lengths: Iterable[int],
         yield cost_of(subject, pattern, PAPER_PHASE, length, facts)
 
 
-def measure_once(subject: Subject, pattern: Pattern, inputs: Inputs, setting: Setting) -> dict[str, Any]:
+def measure_once(subject: Measurable, pattern: Pattern, inputs: Inputs, setting: Setting) -> dict[str, Any]:
     """Return the columns of one attention at one length.
 
     On a CPU, the peak is measured in one more call, plus the weights, which are allocated before it.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
-from cab.efficiency.cost import BUSY, DECODING, LAUNCH_BOUND, Cost
+from cab.efficiency.cost import BUSY_SHARE, DECODING_PHASES, LAUNCH_BOUND, Cost
 from cab.files.text_table import counted, text_table
 from cab.records.verified import UNVERIFIED_MARK
 
@@ -22,7 +22,7 @@ ABOVE_ROOF = (
 )
 """Note on roofline shares above 1."""
 
-LAUNCHES = f"* {LAUNCH_BOUND}: kernels run for less than {BUSY:.0%} of a call, which waits for the host."
+LAUNCHES = f"* {LAUNCH_BOUND}: kernels run for less than {BUSY_SHARE:.0%} of a call, which waits for the host."
 """Note on marked times."""
 
 UNCHECKED = f"{UNVERIFIED_MARK} a backend has not passed `cab verify --checks kernels`; column `unchecked` names it."
@@ -59,7 +59,7 @@ def phase_tables(costs: Sequence[Cost]) -> Iterator[str]:
         yield table("steps per second (relative to vanilla)", f"two-layer classifier; {how}", _speed)
         yield table("MiB (relative to vanilla)", memory, lambda cost: _memory(cost, vanilla.get(cost.length)))
         return
-    is_decoding = facts.phase in DECODING
+    is_decoding = facts.phase in DECODING_PHASES
     others = {cost.fastest_softmax for cost in costs} - {"", "vanilla"}
     softmax = "the fastest softmax kernel" if others else "vanilla"
     times = table("ms per token after a prefix" if is_decoding else f"ms per call (relative to {softmax})", how, _time)

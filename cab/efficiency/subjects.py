@@ -33,13 +33,13 @@ BASELINES = ("vanilla", "eager")
 FUSED = ("flash", "cudnn", "efficient")
 """Backends of softmax attention on CUDA."""
 
-SOFTMAX = (BASELINES[0], *(f"{BASELINES[0]}@{backend}" for backend in FUSED))
+SOFTMAX_LABELS = (BASELINES[0], *(f"{BASELINES[0]}@{backend}" for backend in FUSED))
 """Labels of fused softmax attention; other subjects are relative to the fastest that is measured."""
 
 PROJECTIONS = "projections"
 
 
-class Subject(Protocol):
+class Measurable(Protocol):
     """An object with a label that can be built and timed in some patterns."""
 
     @property

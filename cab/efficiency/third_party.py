@@ -22,7 +22,7 @@ from cab.patterns import Pattern
 from cab.registry.files import load_object
 
 CHECKOUT = Path(__file__).resolve().parents[2] / "tools" / "benchmarks" / "third_party"
-INDEX = "index.csv"
+INDEX_FILE = "index.csv"
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def find_implementations(
     attentions: Iterable[AttentionSubject], folder: Path = CHECKOUT
 ) -> tuple[list[ThirdPartySubject], list[str]]:
     """Return the installed implementations of the attentions, and notes on missing ones; UserError without an index."""
-    index = folder / INDEX
+    index = folder / INDEX_FILE
     if not index.is_file():
-        raise UserError(f"no {INDEX} in {folder}; pass the folder tools/benchmarks/third_party of the repository")
+        raise UserError(f"no {INDEX_FILE} in {folder}; pass the folder tools/benchmarks/third_party of the repository")
     rows = [row for row in csv.DictReader(index.open(newline="")) if torch.cuda.is_available() or not row["needs_cuda"]]
     subjects, notes, without = [], [], []
     for attention in attentions:

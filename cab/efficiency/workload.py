@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cab.attention import Attention, DecodeState
-from cab.efficiency.cost import CAUSAL
+from cab.efficiency.cost import CAUSAL_PHASES
 from cab.efficiency.setting import Setting
 from cab.errors import UserError
 from cab.patterns import Pattern
@@ -21,7 +21,7 @@ from cab.verification.growth import peak_bytes
 DECODED = 64
 """Number of decoded tokens, sufficient to include the growth of caches in blocks."""
 
-PROMPT = 512
+PROMPT_LENGTH = 512
 """Length of the pieces in which the prefix is read, which limits its memory."""
 
 BACKWARD = 3
@@ -188,7 +188,7 @@ def after_prefix(
     decoded = torch.randn(DECODED, setting.batch_size, setting.embed_dim, device=setting.device)
     with setting.autocast():
         state = empty_state(decoder, inputs, setting)
-        for tokens in inputs["query"].split(PROMPT, dim=1):
+        for tokens in inputs["query"].split(PROMPT_LENGTH, dim=1):
             _, state = decoder.prefill(tokens, state)
     return decoder, decoded.to(setting.torch_dtype), state
 
@@ -270,4 +270,4 @@ PHASES: dict[str, Callable[[nn.Module, Pattern, int, Setting], Workload]] = {
 
 def is_defined(phase: str, pattern: Pattern) -> bool:
     """Return whether the phase is defined for the pattern; only causal patterns read prompts and decode."""
-    return phase not in CAUSAL or pattern.is_causal
+    return phase not in CAUSAL_PHASES or pattern.is_causal

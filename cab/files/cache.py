@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-KEY = "key.json"
+KEY_FILE = "key.json"
 """File of an entry with its key, and the size and SHA-256 of its other files."""
 RECENT = 2_000_000_000
 """Nanoseconds after a change of a file in which another one can have the same time."""
@@ -91,7 +91,7 @@ def prepared(kind: str, key: Mapping[str, Any], build: Callable[[Path], None]) -
                 log.warning("rebuilding %s: %s", folder, damage)
             build(unfinished)
             files = {name: [path.stat().st_size, sha256_of(path)] for name, path in _files(unfinished).items()}
-            (unfinished / KEY).write_text(json.dumps({"key": key, "files": files}, sort_keys=True))
+            (unfinished / KEY_FILE).write_text(json.dumps({"key": key, "files": files}, sort_keys=True))
             (exchange if folder.exists() else Path.replace)(unfinished, folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)  # a damaged entry, after the exchange
@@ -100,15 +100,15 @@ def prepared(kind: str, key: Mapping[str, Any], build: Callable[[Path], None]) -
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Return the files of an entry by their relative paths, without :data:`KEY`."""
+    """Return the files of an entry by their relative paths, without :data:`KEY_FILE`."""
     files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {name: path for name, path in files.items() if name != KEY}
+    return {name: path for name, path in files.items() if name != KEY_FILE}
 
 
 def _damage(folder: Path) -> str:
     """Return what is wrong with an entry of the cache; empty if it is complete."""
     try:
-        content = json.loads((folder / KEY).read_text())
+        content = json.loads((folder / KEY_FILE).read_text())
         if content.keys() != {"key", "files"}:
             return "it was written by an earlier version"
         expected = content["files"]
@@ -121,9 +121,9 @@ def _damage(folder: Path) -> str:
             if folder not in _CHECKED and sha256_of(found[name]) != digest:
                 return f"the content of {name} has changed"
     except FileNotFoundError:
-        return f"{KEY} is missing"
+        return f"{KEY_FILE} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{KEY} cannot be read ({first_line(error)})"
+        return f"{KEY_FILE} cannot be read ({first_line(error)})"
     _CHECKED.add(folder)
     return ""
 

@@ -4,7 +4,7 @@ LENGTH = 8192
 """Number of tokens."""
 FALLBACK = 2048
 """Length of the measurements of an attention that takes too long, or too much memory, at :data:`LENGTH` tokens."""
-SHORT = 256
+EARLY = 256
 """Number of tokens after which the decode state is measured as well, to see whether it grows."""
-SIZES = {"forward": {"embed_dim": 256, "num_heads": 4}, "decode": {"embed_dim": 512, "num_heads": 8}}
+BOARD_SIZES = {"forward": {"embed_dim": 256, "num_heads": 4}, "decode": {"embed_dim": 512, "num_heads": 8}}
 """Width and heads by phase."""

@@ -12,7 +12,9 @@ from cab.errors import UserError, first_line
 
 log = logging.getLogger(__name__)
 
-PAPER_DIR = Path(__file__).resolve().parents[2] / "results" / "paper"
+ROOT = Path(__file__).resolve().parents[2]
+"""Folder of the repository, or of the installed packages."""
+PAPER_DIR = ROOT / "results" / "paper"
 """Tables of the paper, with their sources."""
 SET = "records.jsonl"
 """File with all records of a folder, one per line."""

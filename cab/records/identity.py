@@ -208,15 +208,15 @@ class Identity:
         return {**vars(self), "program": vars(self.program)}
 
 
-WORDS = ("configuration", "attention", "project", "data", "versions", "micro_batch_size")
+DIFFERENCE_KINDS = ("configuration", "attention", "project", "data", "versions", "micro_batch_size")
 """Kinds of differences; ``attention`` and ``project`` are the two parts of a program."""
 
-DECISIVE = WORDS[:4]
+DECISIVE = DIFFERENCE_KINDS[:4]
 """Kinds of differences that make a result another one; of the others, a command warns."""
 
 
 def differences(earlier: Identity, now: Identity) -> dict[str, str]:
-    """Return what differs between two runs, as text by the kind of :data:`WORDS`.
+    """Return what differs between two runs, as text by the kind of :data:`DIFFERENCE_KINDS`.
 
     Values that one of them lacks are not compared: options were added or removed, data were not read yet. A module that
     only one of them executed does not differ, unless it is foreign: the run of the other did not need it.

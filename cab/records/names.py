@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 BUNDLED = "bundled"
 """Code of the reference results, which have rows of their own."""
-MIXED = "mixed code"
+MIXED_CODE = "mixed code"
 """Mark of an attention whose seeds were run with different code of the project, which the user accepted."""
 PLACE = ["preset", *COMPARISON_KEY, "pattern"]
 """Keys of a cell without the attention and the seed; attentions are compared within a place."""
@@ -150,7 +150,7 @@ def _with_names_of_projects(records: Sequence[Record], names: list[str], *, acce
                 "%s has %s of other code (%s): %s", _place_text(place), counted(len(others), "result"), text, outcome
             )
             for i in runs if accept_code else others:
-                names[i] = f"{place[0]} [{MIXED if accept_code else text}]"
+                names[i] = f"{place[0]} [{MIXED_CODE if accept_code else text}]"
     return names
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCHEMA = 6
-SHOWN = 5
+MOST_SHOWN = 5
 """Broken records of a folder that are logged one by one."""
 CELL = ("task", "dataset", "config_variant", "backbone", "pattern", "attention", "preset", "seed")
 """Keys of a cell; ``config_variant`` distinguishes variants of a data set, such as univariate and multivariate."""
@@ -60,7 +60,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class RunCost:
     """Cost of a run; None for unknown values. docs/reference/result-schema.md describes each field."""
 
     __pydantic_config__ = STRICT
@@ -122,7 +122,7 @@ class Record(RunMetadata):
     metrics: tuple[Metric, ...]
     baselines: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     history: Sequence[Mapping[str, int | float | None]] = field(default_factory=list)
-    cost: Cost
+    cost: RunCost
     engine_facts: Mapping[str, Any] = field(default_factory=dict)
     is_bundled: bool = False
     """Whether it is a reference result of this project; not stored."""
@@ -274,7 +274,7 @@ def records_in(
             records.append((path, reduced(Record.read(path))))
         except UserError as error:
             errors.append(error)
-    lines = [f"skipped: {error}" for error in errors[:SHOWN]]
+    lines = [f"skipped: {error}" for error in errors[:MOST_SHOWN]]
     if rest := len(errors) - len(lines):
         lines.append(f"skipped: {counted(rest, 'more file')} in {folder} without a valid result record")
     for line in lines:
@@ -293,7 +293,7 @@ def _committed(folder: Path) -> list[tuple[Path, Record]]:
             "status": Status(content["status"]),
             "metrics": tuple([Metric(**metric) for metric in content["metrics"]]),
             "program": Program(**content["program"]),
-            "cost": Cost(**content["cost"]),
+            "cost": RunCost(**content["cost"]),
             "is_bundled": True,
         }
         record = Record(**{key: content[key] for key in _FIELDS} | parts)

@@ -23,16 +23,16 @@ from cab.registry.program import CAB, code_of, contract_of, joined, read
 COMMITTED = CAB.with_name("results") / "verified.csv"
 
 QUICK, FULL = "quick", "full"
-VERDICTS = ("no", "unknown", "yes")
-"""Verdicts on the code of runs, from worst to best."""
+VERIFIED_STATES = ("no", "unknown", "yes")
+"""Whether the code of runs is verified, from worst to best."""
 
 UNVERIFIED_MARK = "†"
 """Precedes the name of an unverified attention."""
-LEGEND = f"{UNVERIFIED_MARK} not verified: the code has not passed `cab verify` in this pattern"
+UNVERIFIED_LEGEND = f"{UNVERIFIED_MARK} not verified: the code has not passed `cab verify` in this pattern"
 
 
 @dataclass(frozen=True)
-class Row:
+class VerifiedRow:
     """An attention that passed the checks in a pattern; docs/reference/result-schema.md describes each column."""
 
     attention: str
@@ -46,7 +46,9 @@ class Row:
     package: str = ""
 
     @classmethod
-    def of_today(cls, attention: str, pattern: str, subject: type, *, quick: bool, reach: Mapping[str, int]) -> Row:
+    def of_today(
+        cls, attention: str, pattern: str, subject: type, *, quick: bool, reach: Mapping[str, int]
+    ) -> VerifiedRow:
         """Create the row of a class that passed the current checks with the installed version of torch."""
         return cls(
             attention=attention,
@@ -62,15 +64,15 @@ class Row:
 
     def holds(self, subject: type, *, quick: bool) -> bool:
         """Return whether the row is current for a class and mode, so that checks need not be repeated."""
-        return self.is_like(Row.of_today(self.attention, self.pattern, subject, quick=quick, reach={}))
+        return self.is_like(VerifiedRow.of_today(self.attention, self.pattern, subject, quick=quick, reach={}))
 
-    def is_like(self, now: Row) -> bool:
+    def is_like(self, now: VerifiedRow) -> bool:
         """Return whether the row has the code, contract, checks, torch and package of a row of today, and its mode."""
         names = ("code_hash", "contract", "checks_hash", "torch_version", "package")
         return all(getattr(self, name) == getattr(now, name) for name in names) and self.mode in (FULL, now.mode)
 
 
-COLUMNS = tuple(field.name for field in dataclasses.fields(Row))
+VERIFIED_COLUMNS = tuple(field.name for field in dataclasses.fields(VerifiedRow))
 
 
 @functools.cache
@@ -123,8 +125,8 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-def verdict(record: Record, verified: Container[tuple[str, str]]) -> str:
-    """Return the verdict on the code of a run: ``no``, ``unknown`` (the record has no hash of the code) or ``yes``.
+def verified_state(record: Record, verified: Container[tuple[str, str]]) -> str:
+    """Return whether the code of a run is verified: ``no``, ``unknown`` (without a hash of the code) or ``yes``.
 
     Code that had passed when it was trained stays verified; code that passed later is found by its hash in
     ``verified``, the result of :func:`verified_codes`.
@@ -136,9 +138,9 @@ def verdict(record: Record, verified: Container[tuple[str, str]]) -> str:
     return "yes" if (record.attention_code, record.cell["pattern"]) in verified else "no"
 
 
-def mark_unverified(name: str, verdict: str) -> str:
-    """Return the name, after a dagger if the verdict is ``no``."""
-    return f"{UNVERIFIED_MARK} {name}" if verdict == "no" else name
+def mark_unverified(name: str, state: str) -> str:
+    """Return the name, after a dagger if its code is not verified."""
+    return f"{UNVERIFIED_MARK} {name}" if state == "no" else name
 
 
 def remembered() -> Path:
@@ -146,24 +148,24 @@ def remembered() -> Path:
     return cache_root() / "verified.csv"
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[VerifiedRow]:
     """Return the rows of a file; empty if it does not exist or has other columns."""
     if not has_columns(path):
         return []
     with path.open(newline="", encoding="utf-8") as file:
-        return [Row(*(row[name] or "" for name in COLUMNS)) for row in csv.DictReader(file)]
+        return [VerifiedRow(*(row[name] or "" for name in VERIFIED_COLUMNS)) for row in csv.DictReader(file)]
 
 
 def has_columns(path: Path) -> bool:
     """Return whether the file exists and has the columns of this table."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            return file.readline().strip() == ",".join(COLUMNS)
+            return file.readline().strip() == ",".join(VERIFIED_COLUMNS)
     except (FileNotFoundError, UnicodeDecodeError):
         return False
 
 
-def note(path: Path, row: Row, *, passed: bool) -> None:
+def note(path: Path, row: VerifiedRow, *, passed: bool) -> None:
     """Replace the row of a pair unless the old row is current; remove it if the pair did not pass."""
     with disk_errors(cache_root()), locked(cache_root() / "verified.lock", "which notes what passed"):
         remove_leftovers(path.parent, path.name)
@@ -174,12 +176,12 @@ def note(path: Path, row: Row, *, passed: bool) -> None:
         write_rows(path, rows.values())
 
 
-def write_rows(path: Path, rows: Iterable[Row]) -> None:
+def write_rows(path: Path, rows: Iterable[VerifiedRow]) -> None:
     """Write the file atomically, sorted by attention and pattern."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary, temporary.open("x", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        writer.writerow(VERIFIED_COLUMNS)
         for row in sorted(rows, key=lambda row: (row.attention, pattern_rank(row.pattern))):
             writer.writerow(map(sanitize_csv_cell, dataclasses.astuple(row)))
     _passed_in.cache_clear()  # a file that is replaced twice at once can have the old stamp

@@ -26,7 +26,7 @@ COMMON = {"short_convolution": int, "output_gate": bool}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry(Generic[T]):
+class RegistryEntry(Generic[T]):
     """A registered class, which is imported on first use; ``imported`` is the class after that."""
 
     name: str
@@ -107,7 +107,7 @@ class Entry(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionEntry(Entry["Attention"]):
+class AttentionEntry(RegistryEntry["Attention"]):
     """A registered attention; see :func:`register_attention`. ``label`` is its name in tables."""
 
     patterns: tuple[Pattern, ...]
@@ -138,7 +138,7 @@ class AttentionEntry(Entry["Attention"]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackboneEntry(Entry["Backbone"]):
+class BackboneEntry(RegistryEntry["Backbone"]):
     """A registered backbone; see :func:`register_backbone`."""
 
     tasks: Mapping[str, tuple[Pattern, ...]]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from cab import executed
 from cab.errors import UserError, exits_as_errors, unknown_name
 from cab.patterns import Pattern
-from cab.registry.entries import AttentionEntry, BackboneEntry, Entry, described
+from cab.registry.entries import AttentionEntry, BackboneEntry, RegistryEntry, described
 from cab.registry.names import is_file, is_own_name, is_stack, layers_of, name_of_file
 from cab.registry.outlines import Location, decorator_calls, module_specs
 from cab.registry.stacks import compose_stack
@@ -37,7 +37,7 @@ C = TypeVar("C", bound=type)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskEntry(Entry["Task"]):
+class TaskEntry(RegistryEntry["Task"]):
     """A registered task; see :func:`register_task`. ``names`` are the backbones that the task itself names."""
 
     datasets: tuple[str, ...]
@@ -64,7 +64,7 @@ class TaskEntry(Entry["Task"]):
         return {**self.names, **{b.name: b.tasks[self.name] for b in BACKBONES if self.name in b.tasks}}
 
 
-E = TypeVar("E", bound=Entry[Any])
+E = TypeVar("E", bound=RegistryEntry[Any])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cab.errors import UnsupportedError, UserError
 from cab.patterns import Pattern
-from cab.registry.entries import AttentionEntry, Entry
+from cab.registry.entries import AttentionEntry, RegistryEntry
 from cab.registry.names import layers_of, stack_name
 from cab.registry.outlines import Location
 
@@ -103,7 +103,7 @@ class StackEntry(AttentionEntry):
         return layers_at(list(map(labels, self.layers)), position)
 
 
-def parts_of(entry: Entry[Any]) -> dict[str, Entry[Any]]:
+def parts_of(entry: RegistryEntry[Any]) -> dict[str, RegistryEntry[Any]]:
     """Return entries by the prefix of their options: the parts of a stack, or the entry itself."""
     parts = entry.parts.items() if isinstance(entry, StackEntry) else ()
     return {f"{name}.": part for name, part in parts} or {"": entry}

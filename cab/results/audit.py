@@ -14,19 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cab.records.files import PAPER_DIR
+from cab.results.cells import NO_ATTENTION
 from cab.results.efficiency_length import published_length
 from cab.results.index import index_table
 from cab.results.load import AVERAGE, load_results
-from cab.results.normalization import (
-    NO_ATTENTION,
-    OF_RESULTS,
-    OFFICIAL,
-    PAPER,
-    SOFTMAX_VARIANTS,
-    constants,
-    corrections,
-    population,
-)
+from cab.results.normalization import OF_RESULTS, OFFICIAL, PAPER, SOFTMAX_VARIANTS, constants, corrections, population
 from cab.results.published import rows
 
 if TYPE_CHECKING:
@@ -35,14 +27,14 @@ if TYPE_CHECKING:
 AGREES = "agrees"
 EXPLAINED = "explained by rounding"
 CONTRADICTS = "contradicts"
-UNKNOWN = "cannot be recomputed"
-VERDICTS = (AGREES, EXPLAINED, CONTRADICTS, UNKNOWN)
-TOLERANCE = 0.0015
+NOT_RECOMPUTED = "cannot be recomputed"
+AGREEMENTS = (AGREES, EXPLAINED, CONTRADICTS, NOT_RECOMPUTED)
+SLACK = 0.0015
 """Absolute tolerance for indices and R2; constants must agree in all digits, lengths exactly."""
 SCRIPT_DIGITS = 0.5e-5
 """Half a unit in the last digit of the official script's constants."""
 TABLE_OF_PATTERN = {"NS": "7", "CS": "8", "NC": "9", "CC": "10"}
-COST_COLUMNS = {"time": "time_ms", "memory": "memory_mib"}
+PUBLISHED_COST_COLUMNS = {"time": "time_ms", "memory": "memory_mib"}
 
 
 # --- interval arithmetic ----------------------------------------------------------------------------------------------
@@ -102,7 +94,7 @@ def range_of(function: Callable[[np.ndarray], float], values: np.ndarray, reach:
     return Interval(function(values - corner), function(values + corner))
 
 
-def verdict(printed: str, recomputed: float, possible: Interval, *, tolerance: float) -> str:
+def agreement(printed: str, recomputed: float, possible: Interval, *, tolerance: float) -> str:
     """Compare a printed number with the recomputed one, whose range is ``possible`` by the digits of its inputs."""
     if abs(float(printed) - recomputed) <= tolerance:
         return AGREES
@@ -143,7 +135,7 @@ class Term(NamedTuple):
         return cls(*(str(row[name]) for name in cls._fields))
 
 
-COLUMNS = list(AuditRow._fields[:-1])
+AUDIT_COLUMNS = list(AuditRow._fields[:-1])
 Key = tuple[str, str, str]
 """Pattern, task, attention."""
 Index = dict[Key, tuple[float, Interval]]
@@ -166,12 +158,12 @@ def audit(*, normalization: str = OFFICIAL) -> pd.DataFrame:
     return pd.DataFrame(itertools.chain.from_iterable(parts), columns=AuditRow._fields)
 
 
-def _row(table: str, key: Key, printed: str, made: float, possible: Interval, tolerance: float = TOLERANCE) -> AuditRow:
-    return AuditRow(table, *key, printed, made, *possible, verdict(printed, made, possible, tolerance=tolerance))
+def _row(table: str, key: Key, printed: str, made: float, possible: Interval, tolerance: float = SLACK) -> AuditRow:
+    return AuditRow(table, *key, printed, made, *possible, agreement(printed, made, possible, tolerance=tolerance))
 
 
 def _unknown(table: str, key: Key, printed: str, note: str) -> AuditRow:
-    return AuditRow(table, *key, printed, math.nan, math.nan, math.nan, UNKNOWN, note)
+    return AuditRow(table, *key, printed, math.nan, math.nan, math.nan, NOT_RECOMPUTED, note)
 
 
 def _indices(normalization: str) -> Index:
@@ -247,12 +239,12 @@ def _length_rows() -> Iterator[AuditRow]:
     costs = rows("efficiency_cost.csv")
     measured = {row["attention"] for row in costs}
     for line in rows("efficiency_length.csv"):
-        for resource in COST_COLUMNS:
+        for resource in PUBLISHED_COST_COLUMNS:
             for quantity in ("length", "r2"):
                 key = ("NS", f"{resource} {quantity}", line["attention"])
                 printed = line[f"{resource}_{quantity}"]
                 if line["attention"] in measured:
-                    tolerance = TOLERANCE if quantity == "r2" else unit(printed) / 2
+                    tolerance = SLACK if quantity == "r2" else unit(printed) / 2
                     yield _row("11", key, printed, *_length(costs, line["attention"], resource, quantity), tolerance)
                 elif reading := line.get(f"{resource}_{quantity}_figure2b"):
                     possible = Interval.around(float(reading), float(line[f"{resource}_error"]))
@@ -263,7 +255,7 @@ def _length_rows() -> Iterator[AuditRow]:
 
 def _length(costs: Sequence[dict[str, str]], attention: str, resource: str, quantity: str) -> tuple[float, Interval]:
     """Return the length or R2 of an attention, and its range for costs within their printed digits."""
-    column = COST_COLUMNS[resource]
+    column = PUBLISHED_COST_COLUMNS[resource]
     ours, theirs = ([row for row in costs if row["attention"] == name] for name in (attention, "vanilla"))
     lengths = [np.array([float(row["length"]) for row in of]) for of in (ours, theirs)]
     values = np.array([float(row[column]) for row in (*ours, *theirs)])

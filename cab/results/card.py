@@ -12,20 +12,19 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cab.errors import unknown_name
 from cab.files.text_table import read_csv
-from cab.records.files import REFERENCE_DIRS
+from cab.records.files import REFERENCE_DIRS, ROOT
 from cab.records.verified import is_verified
-from cab.registry.entries import Entry
+from cab.registry.entries import RegistryEntry
 from cab.registry.names import is_file, is_stack
 from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.stacks import parts_of
-from cab.results.costs import is_edited
-from cab.results.formats import Cell, gain, texts
+from cab.results.costs import MEASURED, is_edited
+from cab.results.formats import TableCell, gain, texts
 from cab.results.load import load_results
 from cab.results.retained import gains_table
 from cab.results.table import Column, Row, Table
@@ -35,10 +34,8 @@ if TYPE_CHECKING:
 
     from cab.results.paper_values import TaxonomyRow
 
-ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = ROOT / "attentions" / "defaults.csv"
-COSTS = ROOT / "results" / "efficiency" / "costs.csv"
-COST_LENGTH = 8192
+COST_LENGTH = 8192  # the longest default of `cab efficiency`
 _table = functools.cache(read_csv)
 
 
@@ -94,7 +91,7 @@ def _section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *
     return Table.of(dict(zip(header, map(list, columns), strict=True)), caption=title, **options)
 
 
-def _card(entry: Entry[Any], facts: Sequence[tuple[str, str]], *sections: Table) -> Card:
+def _card(entry: RegistryEntry[Any], facts: Sequence[tuple[str, str]], *sections: Table) -> Card:
     """Return the card with the facts and the options that every registered class has."""
     documentation = inspect.getdoc(entry.cls) or ""
     rows = []
@@ -164,7 +161,7 @@ def _costs(name: str) -> Table:
     title = f"Cost at {COST_LENGTH:,} tokens, forward+backward"
     header = ("Attention", "Pattern", "Time relative to softmax", "Run", "Hardware")
     rows = []
-    for row in _table(COSTS):
+    for row in _table(MEASURED):
         relative = row["relative_to_softmax"]
         if setting.items() <= row.items() and row["attention"].partition(":")[0] == name and relative:
             hardware = f"{row['hardware']}, {row['threads']} threads, width {row['embed_dim']}, {row['dtype']}"
@@ -179,7 +176,7 @@ def _scores(name: str) -> Table:
     rows = gains[(gains["attention"] == name) & (gains["seeds"] > 0)].to_dict("records")
     columns = [
         Column("Share of vanilla's gain, %", list(map(gain, rows))),
-        Column("Reached 90 in seeds", [Cell(f"{row['reached_90']} of {row['seeds']}") for row in rows]),
+        Column("Reached 90 in seeds", [TableCell(f"{row['reached_90']} of {row['seeds']}") for row in rows]),
         Column("Note", texts(row["note"] for row in rows)),
     ]
     labels = [Row(f"{row['task']} {row['backbone']} {row['pattern']}") for row in rows]

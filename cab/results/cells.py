@@ -22,20 +22,20 @@ from cab.records.files import REFERENCE_DIRS, paths_of_hash
 from cab.records.identity import configured, other_engine
 from cab.records.record import Record
 from cab.registry.tables import CONFIGS
-from cab.results.changed_settings import GROUPS, changes, settings_of
+from cab.results.changed_settings import COMPARED, changes, settings_of
 
-FOLDER = CONFIGS / "suite"
+SUITE = CONFIGS / "suite"
 PRESET = "mini"
 Key = tuple[str, str, str]
 """Task, backbone and pattern."""
-VERSION = 3
+SUITE_VERSION = 3
 """Version of the suite. Increase it when cells, data or anchors change; scores of two versions are not comparable."""
 SOFTMAX, NO_ATTENTION = "vanilla", "none"
 ANCHORS = (SOFTMAX, NO_ATTENTION)
 """Anchors at 100% and 0% of the gain of softmax attention."""
 TUNED = "(tuned)"
 """End of the name of an attention whose learning rate is chosen."""
-ANCHORS_FILE = FOLDER / "anchors.csv"
+ANCHORS_FILE = SUITE / "anchors.csv"
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class SuiteCell:
 def suite_cells() -> tuple[SuiteCell, ...]:
     """Return the cells in the order of the published tables."""
     flags = ("core", "long_memory")
-    rows: Any = read_csv(FOLDER / "cells.csv")
+    rows: Any = read_csv(SUITE / "cells.csv")
     return tuple(SuiteCell(**{**row, **{name: row[name] == "yes" for name in flags}}) for row in rows)
 
 
@@ -134,7 +134,7 @@ def groups_of_run(digest: str) -> Mapping[str, Any]:
     path, *_ = (path for folder in REFERENCE_DIRS for path in paths_of_hash(folder, digest))
     record = Record.read(path)
     config = configured(record.config, record.changed)
-    return {name: config.get(name) for name in GROUPS}
+    return {name: config.get(name) for name in COMPARED}
 
 
 @functools.cache
@@ -147,14 +147,14 @@ def settings_of_run(digest: str) -> Mapping[str, Any]:
 def cell_descriptions() -> dict[Key, str]:
     """Return what each cell tests in one sentence."""
     return {
-        (row["task"], row["backbone"], row["pattern"]): row["tests"] for row in read_csv(FOLDER / "descriptions.csv")
+        (row["task"], row["backbone"], row["pattern"]): row["tests"] for row in read_csv(SUITE / "descriptions.csv")
     }
 
 
 @functools.cache
 def metric_meanings() -> dict[tuple[str, str], str]:
     """Return the meaning of each metric by task and name."""
-    return {(row["task"], row["metric"]): row["meaning"] for row in read_csv(FOLDER / "metrics.csv")}
+    return {(row["task"], row["metric"]): row["meaning"] for row in read_csv(SUITE / "metrics.csv")}
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def read_anchors(path: Path | None = None) -> dict[Key, Anchors]:
     path = path or ANCHORS_FILE
     cells: dict[Key, Anchors] = {}
     for row in read_csv(path):
-        assert row["version"] == str(VERSION), f"{path} is of another version of the suite"
+        assert row["version"] == str(SUITE_VERSION), f"{path} is of another version of the suite"
         key = row["task"], row["backbone"], row["pattern"]
         anchors = cells.setdefault(key, Anchors(row["data"], {}, {}, run=row["hash"]))
         anchors.test.setdefault(row["attention"], []).append(float(row["test"]))

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 CHANGED_MARK = "‡"
 """Marks an attention with such a run."""
-GROUPS = ("task", "backbone", "trainer", "other_attention")
+COMPARED = ("task", "backbone", "trainer", "other_attention")
 """Groups of a configuration that compared runs must share; the options of the attention are in its name."""
 PUBLISHED_VARIANTS = ("features",)
 """Options of tasks with several published values: univariate and multivariate series of LSTF."""
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings in :data:`GROUPS` that can change a result."""
+    """Return the settings in :data:`COMPARED` that can change a result."""
     groups = {"task": config["task"], "backbone": config["backbone"], "trainer": measured(config["trainer"])}
     return {**flat(groups), "other_attention": config.get("other_attention", "vanilla")}
 
@@ -60,7 +60,7 @@ def with_changed(frame: pd.DataFrame) -> pd.DataFrame:
     rows: Any = zip(runs["file"], runs[names].itertuples(index=False, name=None), strict=True)
     for file, (*cell, recorded, options) in rows:
         config = configured(recorded, options)
-        key = json.dumps([cell, config["attention"], config.get("tuning"), [config.get(name) for name in GROUPS]])
+        key = json.dumps([cell, config["attention"], config.get("tuning"), [config.get(name) for name in COMPARED]])
         if key not in of_settings:
             of_settings[key] = tuple(_changed_settings(cell, config, options))
         of_file[file] = of_settings[key]

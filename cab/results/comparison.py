@@ -16,11 +16,19 @@ from cab.files.text_table import ABSENT, counted, csv_rows, header_of, parse_num
 from cab.records.verified import UNVERIFIED_MARK, mark_unverified
 from cab.registry.names import is_generated
 from cab.results import formats, paper_values
-from cab.results.formats import Cell, Fields, plain
+from cab.results.formats import Fields, TableCell, plain
 from cab.results.guards import REHEARSAL_NOTE
-from cab.results.load import COLUMNS, GENERATED, OWN, REHEARSAL
+from cab.results.load import FRAME_COLUMNS, GENERATED, OWN, REHEARSAL
 from cab.results.paper_values import TaxonomyRow, tasks_of, taxonomy
-from cab.results.published import COSTS, NORMS, RESULTS, PaperTable, PublishedCell, published_cells, published_values
+from cab.results.published import (
+    READS_COSTS,
+    READS_NORMS,
+    READS_RESULTS,
+    PaperTable,
+    PublishedCell,
+    published_cells,
+    published_values,
+)
 from cab.results.summarize import metrics_table
 from cab.results.table import Column, Row, Table
 from cab.results.table3 import side_by_side, tables
@@ -30,8 +38,8 @@ OWN_COLUMNS = (
     *("verified", "missing", "settings", "data"),
 )
 """Columns of every table after its keys; a table has those that apply."""
-NO_RESULTS = pd.DataFrame(columns=list(COLUMNS))
-SOURCES: Mapping[str, Callable[..., pd.DataFrame]] = {
+NO_RESULTS = pd.DataFrame(columns=list(FRAME_COLUMNS))
+OWN_SOURCES: Mapping[str, Callable[..., pd.DataFrame]] = {
     "table3": side_by_side,
     "indices": paper_values.indices,
     "scales": paper_values.scales,
@@ -65,12 +73,12 @@ def compared(table: PaperTable, results: pd.DataFrame = NO_RESULTS, files: Seque
         runs without a score, or why there is no index; ``settings`` are those of own runs that are not the published
         ones. The complexity claims and the cells of Table 3 have columns of their own.
     """
-    given: Mapping[str, tuple[Any, ...]] = {RESULTS: (results,), COSTS: (files,), NORMS: (files,)}
+    given: Mapping[str, tuple[Any, ...]] = {READS_RESULTS: (results,), READS_COSTS: (files,), READS_NORMS: (files,)}
     if not table.keys:
-        return SOURCES[table.source](*given.get(table.reads, ()))
+        return OWN_SOURCES[table.source](*given.get(table.reads, ()))
     published = published_values(table)
     arguments = (table, published, *given[table.reads]) if table.reads else (published,)
-    frame = SOURCES[table.source](*arguments)
+    frame = OWN_SOURCES[table.source](*arguments)
     if table.reads and "difference" not in frame:
         frame["own"] = pd.to_numeric(frame["own"])
         frame["difference"] = frame["own"] - pd.to_numeric(frame["published"])
@@ -118,7 +126,7 @@ def stored_means(table: PaperTable, folders: Sequence[Path]) -> pd.DataFrame:
     names = {"accuracy": "mean", "deviation": "sd", "seeds": "seeds"}
     columns = ["preset", "dataset", "kind", "name", *names]
     found: list[dict[str, Any]] = []
-    for folder in folders if table.reads == RESULTS and tasks_of(table) == {"lra"} else ():
+    for folder in folders if table.reads == READS_RESULTS and tasks_of(table) == {"lra"} else ():
         file = folder / "lra.csv"
         if not file.is_file() or not set(columns) <= set(header_of(file)):  # as that of the paper
             continue
@@ -157,11 +165,11 @@ def _of_own(frame: pd.DataFrame, name: str) -> pd.Series:
     return frame.loc[frame["own"].notna(), name] if name in frame else pd.Series(dtype=object)
 
 
-def _cell(row: Fields, name: str) -> Cell:
+def _cell(row: Fields, name: str) -> TableCell:
     """Return an own value with the digits of the published one, and at least three."""
     value = row[name]
     if isinstance(value, str):
-        return Cell(value or ABSENT, parse_number(value))
+        return TableCell(value or ABSENT, parse_number(value))
     if not is_finite(value):
         return formats.number(value)
     if name == "runs":
@@ -169,11 +177,11 @@ def _cell(row: Fields, name: str) -> Cell:
     printed = str(row["published"]).partition(".")[2]
     decimals = max(len(printed) + ("agrees" in row), formats.decimals_for([row["own"]]) - 1)
     if name == "difference":
-        return Cell(f"{round(value, decimals) + 0.0:+,.{decimals}f}", value)
+        return TableCell(f"{round(value, decimals) + 0.0:+,.{decimals}f}", value)
     spread = row.get("sd", math.nan) if name == "own" else math.nan
     text = plain(value, decimals) + ("" if math.isnan(spread) else f" ± {plain(spread, decimals)}")
     is_unverified = row.get("verified") == "no"
-    return Cell(mark_unverified(text, row.get("verified", "")), value, signs=UNVERIFIED_MARK * is_unverified)
+    return TableCell(mark_unverified(text, row.get("verified", "")), value, signs=UNVERIFIED_MARK * is_unverified)
 
 
 def _notes(frame: pd.DataFrame, rows: list[dict[Any, Any]]) -> Iterator[str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from cab.files.text_table import counted
 from cab.records.files import PAPER_DIR
-from cab.results.load import AVERAGE, OWN, REFERENCE
+from cab.results.load import AVERAGE, OWN, REFERENCE_SOURCE
 from cab.results.normalization import population
 from cab.results.published import rows, terms3
 from cab.results.statistics import correlation_interval
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CORRELATION = ["kind", "pattern", "a", "b", "pearson", "shared", "p_value", "low", "high", "note"]
 LRA = "LRA"
-ENOUGH = 5
+CONCLUSIVE = 5
 """Minimum number of attentions for a conclusion; with 4, abs(r) exceeds 0.95 by chance in 1 of 20 cases."""
 
 
@@ -103,7 +103,7 @@ def cell_correlation(gains: pd.DataFrame) -> pd.DataFrame:
     """
     table = gains[gains["core"].astype(bool) & (gains["seeds"] > 0)]
     table = table.assign(cell=table["ability"] + " " + table["pattern"], index=table["K"])
-    table["attention"] += table["source"].map({REFERENCE: "", OWN: " (yours)"})
+    table["attention"] += table["source"].map({REFERENCE_SOURCE: "", OWN: " (yours)"})
     return _correlations(table, "cell", pattern="")
 
 
@@ -137,4 +137,4 @@ def _note(x: Any, y: Any) -> str:
         return f"{counted(size, 'shared attention')}, at least 3 required"
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return "undefined: all attentions have the same score"
-    return f"inconclusive: only {size} shared attentions" if size < ENOUGH else ""
+    return f"inconclusive: only {size} shared attentions" if size < CONCLUSIVE else ""

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 from cab.errors import UserError
 from cab.files.text_table import counted, csv_rows, parse_number, read_csv
 from cab.patterns import Pattern
-from cab.records.cost_sizes import FALLBACK, LENGTH as LENGTH, SHORT, SIZES
+from cab.records.cost_sizes import BOARD_SIZES, EARLY, FALLBACK, LENGTH as LENGTH
 from cab.records.files import PAPER_DIR
 from cab.records.identity import hash_of
 from cab.records.names import installed_code
 from cab.records.verified import COMMITTED, read_rows
 from cab.registry.tables import tuned_options
-from cab.results.cells import FOLDER as SUITE, PRESET, TUNED
+from cab.results.cells import PRESET, SUITE, TUNED
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from cab.registry.entries import AttentionEntry
 
-COLUMNS = ["attention", "pattern", "phase", "length", "seconds", "bytes", "complexity"]
+READ_COLUMNS = ["attention", "pattern", "phase", "length", "seconds", "bytes", "complexity"]
 _SETTING = ["run", "protocol", "batch_size", "embed_dim", "num_heads", "dtype", "device"]
 _SETTING += ["hardware", "threads", "torch", "compiled"]
 _PUBLISHED = ["attention", "length", "memory_mib", "time_ms"]
@@ -70,28 +70,28 @@ def _load_costs(path: Path, protocol: str) -> pd.DataFrame:
         raise UserError(f"{path} contains no costs")
     used = [i for i, row in enumerate(rows) if protocol and row.get("protocol") == protocol] or range(len(rows))
     settings = _setting(pd.DataFrame([rows[i] for i in used]))
-    return pd.DataFrame([costs[i] for i in used], columns=COLUMNS).assign(setting=settings)
+    return pd.DataFrame([costs[i] for i in used], columns=READ_COLUMNS).assign(setting=settings)
 
 
 def _cost(row: Mapping[str, str], place: str) -> dict[str, Any]:
-    """Return the values of :data:`COLUMNS` in a row of a file of costs."""
+    """Return the values of :data:`READ_COLUMNS` in a row of a file of costs."""
     if row.keys() >= set(_PUBLISHED):
         row = {"pattern": Pattern.NS, "phase": "forward", **row}
         seconds, size = (_measurement(row, name, place) for name in ("time_ms", "memory_mib"))
         seconds, size = seconds / 1e3, size * 2**20
-    elif lacking := sorted({*COLUMNS[:6]} - row.keys()):
-        required = f"{','.join(COLUMNS[:6])}, or {','.join(_PUBLISHED)}"
+    elif lacking := sorted({*READ_COLUMNS[:6]} - row.keys()):
+        required = f"{','.join(READ_COLUMNS[:6])}, or {','.join(_PUBLISHED)}"
         raise UserError(f"{place}: no column {', '.join(lacking)}; required: {required}")
     else:
         seconds, size = (_measurement(row, name, place) for name in ("seconds", "bytes"))
-    if empty := [name for name in COLUMNS[:4] if not row[name]]:
+    if empty := [name for name in READ_COLUMNS[:4] if not row[name]]:
         raise UserError(f"{place}: no {empty[0]}")
     if row["pattern"] not in list(Pattern):
         raise UserError(f"{place}: the pattern must be one of {', '.join(Pattern)}, got '{row['pattern']:.40}'")
     length = _measurement(row, "length", place)
     if length < 1 or length != int(length):
         raise UserError(f"{place}: the length must be a positive whole number of tokens, got '{row['length']:.40}'")
-    texts = {"complexity": row.get("complexity") or "n", **{name: row[name] for name in COLUMNS[:3]}}
+    texts = {"complexity": row.get("complexity") or "n", **{name: row[name] for name in READ_COLUMNS[:3]}}
     return {**texts, "length": int(length), "seconds": seconds, "bytes": size}
 
 
@@ -114,7 +114,7 @@ def _setting(table: pd.DataFrame) -> list[str]:
 
 
 MEASURED = PAPER_DIR.parent / "efficiency" / "costs.csv"
-FOLDER = "costs"
+COSTS_FOLDER = "costs"
 """Folder in ``results_dir`` with the costs that `cab run suite=core` measures."""
 RUNS = {"NS": "roof_ns", "CS": "roof_cs"}
 """Run of the forward passes of each pattern, which measures every attention on one machine."""
@@ -124,7 +124,7 @@ STATE = "suite state"
 GROWS = "grows"
 TOKENS = 88
 """Length of the sequences of ``recall``."""
-WIDTH = 32
+STATE_WIDTH = 32
 """Width of the network of ``recall``, whose attention has one head."""
 STATES_FILE = SUITE / "states.csv"
 
@@ -152,7 +152,7 @@ class MeasuredCost:
     """Cost of an attention at ``length`` tokens, :data:`LENGTH` or :data:`FALLBACK`; None if it is not measured.
 
     Time and peak memory of a forward pass are relative to fused softmax attention. ``has_constant_state`` is False if
-    the size after :data:`SHORT` tokens is unknown, and ``suite_state`` is that in the network of the suite.
+    the size after :data:`EARLY` tokens is unknown, and ``suite_state`` is that in the network of the suite.
     """
 
     time: float | None = None
@@ -182,8 +182,8 @@ def costs_in(rows: Iterable[Mapping[str, str]]) -> Costs:
     for row in rows:
         phase, length = row.get("phase", ""), int(_number(row, "length") or 0)
         setting = {"status": "ok", "kind": "attention", "protocol": "default", "batch_size": "1"}
-        setting["embed_dim"] = str(SIZES.get(phase, {}).get("embed_dim"))
-        is_of_board = length in (SHORT, FALLBACK, LENGTH) and setting.items() <= row.items() and not row.get("packed")
+        setting["embed_dim"] = str(BOARD_SIZES.get(phase, {}).get("embed_dim"))
+        is_of_board = length in (EARLY, FALLBACK, LENGTH) and setting.items() <= row.items() and not row.get("packed")
         if is_of_board or phase == STATE:
             found.setdefault((row["attention"], row["pattern"]), {})[phase, length] = row
     return {
@@ -196,7 +196,7 @@ def _measured(
 ) -> MeasuredCost:
     """Return the cost of an attention from its rows and those of softmax attention, by phase and length."""
     longest = LENGTH if ("forward", LENGTH) in rows else FALLBACK
-    forward, early = rows.get(("forward", longest), {}), rows.get(("decode", SHORT), {})
+    forward, early = rows.get(("forward", longest), {}), rows.get(("decode", EARLY), {})
     decode = rows.get(("decode", LENGTH)) or rows.get(("decode", FALLBACK), {})
     memory, of_softmax = (_number(row, "bytes") for row in (forward, softmax.get(("forward", longest), {})))
     seconds, state, of_suite = _number(decode, "seconds"), _number(decode, "bytes"), rows.get((STATE, TOKENS), {})
@@ -247,7 +247,7 @@ def cost_name(attention: str) -> str:
 def cost_path(results_dir: Path, attention: str, pattern: str, program: str, earlier: str = "") -> Path:
     """Return the file with the costs of an attention with this code in a pattern, or under its ``earlier`` digest."""
     keys = [[cost_name(attention), pattern, code] for code in (program, earlier or program)]
-    paths = [results_dir / FOLDER / f"{hash_of({'cost': key})}.csv" for key in keys]
+    paths = [results_dir / COSTS_FOLDER / f"{hash_of({'cost': key})}.csv" for key in keys]
     return next((path for path in paths if path.is_file()), paths[0])
 
 
@@ -298,7 +298,7 @@ def measure_state(entry: AttentionEntry, options: Mapping[str, Any]) -> State:
     from cab.composite import count_layers  # imports torch
     from cab.registry.build import build_attention, decode_state
 
-    attention = build_attention(entry.name, pattern="CS", embed_dim=WIDTH, num_heads=1, **options).eval()
+    attention = build_attention(entry.name, pattern="CS", embed_dim=STATE_WIDTH, num_heads=1, **options).eval()
     layers = count_layers(attention)
     before, after = (
         sum(tensor.numel() for tensor in decode_state(attention, count).values() if tensor.is_floating_point()) / layers

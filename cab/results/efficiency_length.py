@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cab.errors import unknown_name
-from cab.files.numbers import SMALLEST
+from cab.files.numbers import SMALLEST_FLOAT
 from cab.files.text_table import counted
 from cab.results.normalization import SOFTMAX_VARIANTS
 from cab.results.statistics import student_quantile
@@ -18,12 +18,11 @@ from cab.results.statistics import student_quantile
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ["attention", "pattern", "phase", "resource", "length", "r2", "low", "high"]
+LENGTH_COLUMNS = ["attention", "pattern", "phase", "resource", "length", "r2", "low", "high"]
 PROTOCOLS = ("default", "paper")
-NEVER = math.inf
-ALWAYS = 0.0
+NEVER, ALWAYS = math.inf, 0.0  # lengths of an attention that is cheaper at none, or at every one
 RESOURCES = {"time": "seconds", "memory": "bytes"}
-DRAWS = 1000
+DRAWS = 1000  # bootstrap samples
 Growth = Callable[[np.ndarray], np.ndarray]
 _GROWTHS: dict[str, list[Growth]] = {
     "1": [np.ones_like],
@@ -84,7 +83,7 @@ def efficiency_length(costs: pd.DataFrame, *, protocol: str = "default", baselin
                     *numbers, note = _compare(ours, theirs, str(curves[attention]["complexity"].iloc[0]), key)
                 notes = [note, _measured(numbers[0], ours, theirs)]
                 rows.append((*key, *numbers, setting, "; ".join(filter(None, notes))))
-    return pd.DataFrame(rows, columns=[*COLUMNS, "setting", "note"])
+    return pd.DataFrame(rows, columns=[*LENGTH_COLUMNS, "setting", "note"])
 
 
 Points = tuple[np.ndarray, np.ndarray]
@@ -95,7 +94,7 @@ Answer = tuple[float, float, float, float, str]
 
 def _points(curve: pd.DataFrame, column: str) -> Points:
     curve = curve.sort_values("length")
-    costs = curve[column].where(curve[column] >= SMALLEST, 0.0)  # quotients of smaller ones overflow
+    costs = curve[column].where(curve[column] >= SMALLEST_FLOAT, 0.0)  # quotients of smaller ones overflow
     return curve["length"].to_numpy(float), costs.to_numpy(float)
 
 

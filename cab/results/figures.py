@@ -42,13 +42,13 @@ SERIES = (
 MARKERS = "os^Dv<>PXph*d"
 HEAT = LinearSegmentedColormap.from_list("heat", ["#e0a880", "#ffffff", "#80abdc"])
 """Colors from -1 to 1; black text is readable on all of them."""
-MARK = 5
+MARK_SIZE = 5
 """Size of a point in a figure of recall, in points of text."""
-REFERENCE = "vanilla"
+SOFTMAX_NAME = "vanilla"
 """Softmax attention, the baseline."""
-WIDTH = 3.75
+FIGURE_WIDTH = 3.75
 """Width of a figure, in inches."""
-LONGEST_LABEL = 22
+LONGEST_LABEL = 22  # characters of a name; a longer one is cut, or widens the figure
 STYLE = Path(__file__).with_suffix(".mplstyle")
 
 
@@ -79,8 +79,8 @@ def short(name: str) -> str:
 
 def looks(attentions: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return color, marker and line of each attention, equal in all figures; the baseline is a thick black line."""
-    styles = {REFERENCE: {"color": INK, "marker": "o", "linewidth": 2.2}}
-    for rank, name in enumerate(sorted(set(attentions) - {REFERENCE})):
+    styles = {SOFTMAX_NAME: {"color": INK, "marker": "o", "linewidth": 2.2}}
+    for rank, name in enumerate(sorted(set(attentions) - {SOFTMAX_NAME})):
         line = ("-", "--", ":", "-.")[rank // len(SERIES) % 4]
         color, marker = SERIES[rank % len(SERIES)], MARKERS[rank % len(MARKERS)]
         styles[name] = {"color": color, "marker": marker, "linestyle": line, "linewidth": 1.3}
@@ -89,13 +89,13 @@ def looks(attentions: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def reference_first(names: Iterable[str]) -> list[str]:
     """Return the names in alphabetical order, the baseline first."""
-    return sorted(set(names), key=lambda name: (name != REFERENCE, name))
+    return sorted(set(names), key=lambda name: (name != SOFTMAX_NAME, name))
 
 
 def _axes(height: float, title: str, labels: Iterable[str] = ()) -> tuple[Figure, Axes]:
     """Return the axes of a figure, which is wider with labels of rows that are not shortened."""
     longest = max(map(len, labels), default=0)
-    figure = Figure(figsize=(WIDTH + 0.072 * max(0, longest - LONGEST_LABEL), height))
+    figure = Figure(figsize=(FIGURE_WIDTH + 0.072 * max(0, longest - LONGEST_LABEL), height))
     axes = figure.subplots()
     axes.set_title(title)
     return figure, axes
@@ -253,7 +253,7 @@ def frontier_figure(points: pd.DataFrame, *, title: str, label: str, size: tuple
     for name, cost, share, is_own, is_single in rows:
         shape = "D" if is_own else "o" if name in best else "s"
         fill = "none" if is_single else "full"
-        axes.plot(cost, share, shape, color=MUTED if shape == "s" else POSITIVE, fillstyle=fill, ms=MARK)
+        axes.plot(cost, share, shape, color=MUTED if shape == "s" else POSITIVE, fillstyle=fill, ms=MARK_SIZE)
     axes.margins(x=0.18)
     figure.draw_without_rendering()  # lays out the axes, so that positions are known
     ranked = sorted(points.index, key=lambda name: (not points["own"][name], name not in best))
@@ -275,7 +275,7 @@ def _name_points(
     for corners in itertools.pairwise(axes.transData.transform(line)):
         low, high = np.min(corners, axis=0), np.max(corners, axis=0)
         taken.append(Bbox([low - 1, high + 1]))
-    for name, names in _overlapping(centers, reach=MARK / scale).items():
+    for name, names in _overlapping(centers, reach=MARK_SIZE / scale).items():
         x, y = centers[name]
         label = "\n".join(labels[each] for each in names)
         text = axes.annotate(label, points[name], (0, 0), textcoords="offset points", ha="center", va="center")

@@ -11,13 +11,13 @@ from typing import Any
 from cab.files.disk import sanitize_text
 from cab.files.numbers import is_finite
 from cab.files.text_table import ABSENT
-from cab.records.verified import LEGEND as UNVERIFIED_LEGEND, UNVERIFIED_MARK
+from cab.records.verified import UNVERIFIED_LEGEND, UNVERIFIED_MARK
 from cab.results.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK, Verdict
 
 Fields = Mapping[Any, Any]
 """A row of a data frame."""
 WORSE, UNDECIDED, LEARNING = "▼", "?", "≥"
-LEGEND = {
+SIGN_LEGEND = {
     WORSE: f"{WORSE} worse than softmax attention: the bound is below 98",
     UNDECIDED: f"{UNDECIDED} undecided",
     ONE_SEED_MARK: ONE_SEED_LEGEND,
@@ -25,14 +25,14 @@ LEGEND = {
     UNVERIFIED_MARK: UNVERIFIED_LEGEND,
 }
 """The five signs, with their only explanation."""
-VERDICTS = {
+VERDICT_SIGNS = {
     Verdict.WORSE: (f" {WORSE}", "worse"),
     Verdict.UNDECIDED: (f" {UNDECIDED}", ""),
     Verdict.ONE_SEED: (ONE_SEED_MARK, "single"),
     **dict.fromkeys((Verdict.SOLVED, Verdict.EQUIVALENT, Verdict.BETTER), ("", "match")),
 }
 """Sign and tint of each verdict."""
-NEVER = 1e18
+INFINITY_KEY = 1e18
 """Sort key of infinity."""
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX |= {char: f"\\{char}" for char in "&%$#_{}"}
@@ -41,13 +41,13 @@ LATEX |= {"∞": r"$\infty$", "²": "$^2$", "<": r"\textless{}", ">": r"\textgre
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A cell of a table.
 
     Attributes:
         value: sort key; None for a text or a missing value.
         hint: remark on the value, or why it is missing.
-        signs: those of :data:`LEGEND` in the text.
+        signs: those of :data:`SIGN_LEGEND` in the text.
         style: tint of the page, and ``best`` for bold text; words separated by spaces.
     """
 
@@ -63,34 +63,34 @@ def plain(value: float, decimals: int = 3) -> str:
     return f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
 
-def number(value: float | None, decimals: int = 3, reason: str = "") -> Cell:
+def number(value: float | None, decimals: int = 3, reason: str = "") -> TableCell:
     """Return the cell of a number; one that is None or NaN is missing for a reason."""
     if value == math.inf:
-        return Cell("∞", NEVER)
+        return TableCell("∞", INFINITY_KEY)
     if not is_finite(value):
-        return Cell(hint=reason)
-    return Cell(plain(value, decimals), float(value))
+        return TableCell(hint=reason)
+    return TableCell(plain(value, decimals), float(value))
 
 
-def numbers(values: Iterable[float | None], decimals: int = 3, reason: str = "") -> list[Cell]:
+def numbers(values: Iterable[float | None], decimals: int = 3, reason: str = "") -> list[TableCell]:
     """Return the cells of numbers."""
     return [number(value, decimals, reason) for value in values]
 
 
-def texts(values: Iterable[object]) -> list[Cell]:
+def texts(values: Iterable[object]) -> list[TableCell]:
     """Return the cells of texts."""
-    return [Cell(sanitize_text(value) or ABSENT) for value in values]
+    return [TableCell(sanitize_text(value) or ABSENT) for value in values]
 
 
-def mean(value: float | None, deviation: float | None = None, reason: str = "", *, note: str = "") -> Cell:
+def mean(value: float | None, deviation: float | None = None, reason: str = "", *, note: str = "") -> TableCell:
     """Return the cell of a metric: mean ± standard deviation over seeds, which is NaN for a single seed."""
     if not is_finite(value):
-        return Cell(hint=reason)
+        return TableCell(hint=reason)
     spread = f" ± {deviation:.2g}" if is_finite(deviation) else ""
-    return Cell(f"{value:.5g}{spread}{note}", float(value))
+    return TableCell(f"{value:.5g}{spread}{note}", float(value))
 
 
-def index(value: float, low: float, high: float, reason: str = "", *, is_single: bool = False) -> Cell:
+def index(value: float, low: float, high: float, reason: str = "", *, is_single: bool = False) -> TableCell:
     """Return the cell of an index with its interval, or with the sign of a single seed."""
     cell = number(value, reason=reason)
     if cell.value is None:
@@ -105,20 +105,20 @@ def interval(low: float, high: float, decimals: int = 3) -> str:
     return f"[{plain(low, decimals)}, {plain(high, decimals)}]" if is_finite(low + high) else ""
 
 
-def gain(row: Fields) -> Cell:
+def gain(row: Fields) -> TableCell:
     """Return the cell of K in a row of :func:`cab.results.retained.gains_table`, with bound and signs.
 
     A solved cell shows in how many seeds, and a bound above 100 is not shown.
     """
     if not is_finite(row["K"]):
-        return Cell(hint=row["note"] if isinstance(row["note"], str) else "")
-    sign, tint = VERDICTS.get(row["verdict"], ("", ""))
+        return TableCell(hint=row["note"] if isinstance(row["note"], str) else "")
+    sign, tint = VERDICT_SIGNS.get(row["verdict"], ("", ""))
     style = " ".join(filter(None, (tint, "best" * bool(row.get("best")))))
     if row["verdict"] == Verdict.SOLVED:
-        return Cell(f"{row['reached_90']:.0f} of {row['seeds']:.0f} solved", row["K"], row["note"], style=style)
+        return TableCell(f"{row['reached_90']:.0f} of {row['seeds']:.0f} solved", row["K"], row["note"], style=style)
     lower = f"{LEARNING} " if "unfinished" in row["note"] else ""
     bound = f" (≤ {row['bound']:.0f})" if row["bound"] <= 100 else ""
-    return Cell(f"{lower}{plain(row['K'], 0)}{bound}{sign}", row["K"], row["note"], f"{lower}{sign}", style)
+    return TableCell(f"{lower}{plain(row['K'], 0)}{bound}{sign}", row["K"], row["note"], f"{lower}{sign}", style)
 
 
 def decimals_for(values: Iterable[float]) -> int:

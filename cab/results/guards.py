@@ -13,7 +13,7 @@ from cab.records.names import PLACE
 from cab.records.record import CELL, COMPARISON_KEY
 from cab.registry.registries import TASKS
 from cab.results import cells
-from cab.results.load import REAL, REFERENCE, REHEARSAL, metrics_of, runs_of
+from cab.results.load import REAL, REFERENCE_SOURCE, REHEARSAL, metrics_of, runs_of
 from cab.results.published import better3
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def first_reference(frame: pd.DataFrame) -> pd.DataFrame:
 
     The others may have been trained with other settings. K compares settings, and uses all folders.
     """
-    reference = frame[frame["source"] == REFERENCE]
+    reference = frame[frame["source"] == REFERENCE_SOURCE]
     folders = reference["file"].str.replace(r"/[^/]*$", "", regex=True)
     first = folders.groupby([reference[name] for name in PLACE], sort=False).transform("first")
     return frame.drop(index=reference.index[folders != first])

@@ -23,11 +23,11 @@ import pandas as pd
 from cab.files.disk import listed
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY
+from cab.results.cells import NO_ATTENTION
 from cab.results.guards import comparable
-from cab.results.load import AVERAGE, INDEX, OWN, PUBLISHED, REFERENCE, metrics_of
+from cab.results.load import AVERAGE, INDEX, OWN, PUBLISHED, REFERENCE_SOURCE, metrics_of
 from cab.results.normalization import (
     MIN_ATTENTIONS,
-    NO_ATTENTION,
     OF_RESULTS,
     OFFICIAL,
     SOFTMAX_VARIANTS,
@@ -37,30 +37,22 @@ from cab.results.normalization import (
     normalization_of,
     scales,
 )
-from cab.results.published import (
-    PART,
-    TERM as PUBLISHED_TERM,
-    on_published_sets,
-    parts_of_sets,
-    table3,
-    tasks3,
-    terms3,
-)
+from cab.results.published import PART, PUBLISHED_TERM, on_published_sets, parts_of_sets, table3, tasks3, terms3
 from cab.results.statistics import ORDER, Estimate, compare_pairs, weighted_sum
-from cab.results.summarize import NOT_GIVEN, estimate, summarize, verdicts
+from cab.results.summarize import NOT_GIVEN, estimate, summarize, worst_verified
 
 RECOMPUTED = "recomputed"
 """Source of an index that is computed from printed metrics."""
 PRINTED = "printed"
 """Normalization of a printed index."""
-COLUMNS = [
+INDEX_COLUMNS = [
     *("pattern", "task", "attention", "index", "low", "high", "seeds", "verified", "source", "normalization"),
     "missing",
 ]
 BENEFIT = ["pattern", "task", "best", "efficient", "vanilla", "without"]
-KEY = ["pattern", "task", "attention"]
-PLACE = ["pattern", *COMPARISON_KEY]
-MISSING = Estimate(math.nan, math.nan, 0)
+INDEX_KEY = ["pattern", "task", "attention"]
+INDEX_PLACE = ["pattern", *COMPARISON_KEY]
+NO_INDEX = Estimate(math.nan, math.nan, 0)
 FLAT = f"fewer than {MIN_ATTENTIONS} attentions with different results"
 """Reason of a missing index: a metric without a standard deviation."""
 NO_CONSTANTS = "the paper has no constants; use --normalization results"
@@ -79,7 +71,7 @@ class Scores:
     """The indices of one source, with everything they are derived from.
 
     Attributes:
-        table: columns :data:`COLUMNS`, sorted by index within each pattern and task.
+        table: columns :data:`INDEX_COLUMNS`, sorted by index within each pattern and task.
         results: the metrics that are scored, with their non-primary metrics (:func:`cab.results.guards.comparable`).
         terms: the values that each index averages, see :func:`_terms`; none for printed indices.
         apart: pattern and task of results that no average includes (Section 3.1).
@@ -124,16 +116,16 @@ def index_table(
         partial: whether indices are made of the values that the results have; their tasks say of how many.
 
     Returns:
-        Columns :data:`COLUMNS`. ``low`` and ``high`` bound the 95% confidence interval (Student) over seeds, NaN for a
-        single seed; the normalization is treated as known. ``seeds`` is the smallest number of seeds of any value in
-        the row, 0 if one is missing, NaN for published values. ``missing`` is why there is no index.
+        Columns :data:`INDEX_COLUMNS`. ``low`` and ``high`` bound the 95% confidence interval (Student) over seeds, NaN
+        for a single seed; the normalization is treated as known. ``seeds`` is the smallest number of seeds of any value
+        in the row, 0 if one is missing, NaN for published values. ``missing`` is why there is no index.
 
     Raises:
         UserError: the results cannot be scored together, or the normalization is unknown.
     """
     scored = scores_by_source(frame, normalization=normalization, tasks=tasks, partial=partial)
     tables = [scores.table for scores in scored.values()]
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=INDEX_COLUMNS)
 
 
 def scores_by_source(
@@ -143,7 +135,7 @@ def scores_by_source(
     rows = frame[frame["score"] == INDEX]
     printed = rows[(rows["source"] == PUBLISHED) & (rows["kind"] == INDEX)]
     metrics = metrics_of(rows)
-    groups = {OWN: metrics[metrics["source"].isin([OWN, REFERENCE])]}
+    groups = {OWN: metrics[metrics["source"].isin([OWN, REFERENCE_SOURCE])]}
     if normalization is not None:
         groups[RECOMPUTED] = corrected(metrics[metrics["source"] == PUBLISHED])
     scored = {
@@ -160,8 +152,8 @@ def printed_scores(printed: pd.DataFrame, results: pd.DataFrame) -> Scores:
     """Return printed indices as they are, of which no seeds are known, with the printed metrics."""
     missing = printed["value"].isna().map({True: NOT_GIVEN, False: ""})
     table = printed.assign(index=printed["value"], low=math.nan, high=math.nan, seeds=math.nan, missing=missing)
-    table = _sorted(table.assign(normalization=PRINTED)[COLUMNS], list(dict.fromkeys(printed["task"])))
-    rows: Any = table[[*KEY, "index"]].itertuples(index=False, name=None)
+    table = _sorted(table.assign(normalization=PRINTED)[INDEX_COLUMNS], list(dict.fromkeys(printed["task"])))
+    rows: Any = table[[*INDEX_KEY, "index"]].itertuples(index=False, name=None)
     estimates = {Key(*key): Estimate(value, math.nan, 0) for *key, value in rows}
     terms = pd.DataFrame(columns=[*TERM, "mean", "std", "weight"])
     return Scores(PUBLISHED, PRINTED, table, results, terms, (), estimates)
@@ -181,7 +173,7 @@ def score(
     values = _values(primary, partial=partial)
     terms = _terms(values, primary, normalization, partial=partial)
     apart = _tasks_apart(terms, tasks)
-    checked, names = verdicts(results), _partial_names(primary) if partial else {}
+    checked, names = worst_verified(results), _partial_names(primary) if partial else {}
     rows, estimates = [], {}
     for key, found, seeds, missing in _indices(primary, values, terms, apart):
         key = key._replace(task=names.get(key[:2], key.task))
@@ -190,7 +182,7 @@ def score(
         seeds = math.nan if source == RECOMPUTED else seeds
         rows.append((*key, found.value, *found.interval(), seeds, verified, source, normalization, missing))
     tasks_of_results = [names.get(pair, pair[1]) for pair in pairs_of(pd.concat([results, terms]))]
-    table = _sorted(pd.DataFrame(rows, columns=COLUMNS), tasks_of_results)
+    table = _sorted(pd.DataFrame(rows, columns=INDEX_COLUMNS), tasks_of_results)
     return Scores(source, normalization, table, results, terms, apart, estimates)
 
 
@@ -213,7 +205,7 @@ def _sorted(table: pd.DataFrame, tasks: list[str]) -> pd.DataFrame:
         _index=-table["index"],
     )
     by = ["_pattern", "_task", "_index", "attention"]
-    return ranks.sort_values(by, kind="stable", ignore_index=True)[COLUMNS]
+    return ranks.sort_values(by, kind="stable", ignore_index=True)[INDEX_COLUMNS]
 
 
 # --- values and terms -------------------------------------------------------------------------------------------------
@@ -306,7 +298,9 @@ def _indices(
     rows: Any = _shares(values, terms).itertuples(index=False)
     for row in rows:
         shares.setdefault(Key(row.pattern, row.task, row.attention), []).append(row)
-    places: dict[Any, int] = terms[PLACE].drop_duplicates().groupby(["pattern", "task"], sort=False).size().to_dict()
+    places: dict[Any, int] = (
+        terms[INDEX_PLACE].drop_duplicates().groupby(["pattern", "task"], sort=False).size().to_dict()
+    )
     gaps = _gaps(primary, values, terms)
     measured = pairs_of(primary)
     for pattern, attention in primary[["pattern", "attention"]].drop_duplicates().itertuples(index=False, name=None):
@@ -318,16 +312,16 @@ def _indices(
             if (pattern, task) not in places:
                 reason = "missing: parts that other attentions have" if (pattern, task) in tasks3() else NO_CONSTANTS
             is_complete = not reason and len(own) == places[pattern, task]
-            found = weighted_sum((1.0, estimate(row)) for row in own) if is_complete else MISSING
+            found = weighted_sum((1.0, estimate(row)) for row in own) if is_complete else NO_INDEX
             tasks[task] = found, min(row.seeds for row in own) if is_complete else 0, reason
         averaged = {
             task: each for task, each in tasks.items() if (pattern, task) not in apart and each[2] != NO_CONSTANTS
         }
         lacking = [task for task, (found, *_) in averaged.items() if math.isnan(found.value)]
-        average = weighted_sum((1 / len(averaged), found) for found, *_ in averaged.values()) if averaged else MISSING
+        average = weighted_sum((1 / len(averaged), found) for found, *_ in averaged.values()) if averaged else NO_INDEX
         missing = f"no index in {', '.join(lacking)}" if lacking else "" if averaged else "no task has an index"
         seeds = 0 if lacking else min((seeds for _, seeds, _ in averaged.values()), default=0)
-        yield Key(pattern, AVERAGE, attention), MISSING if lacking else average, seeds, missing
+        yield Key(pattern, AVERAGE, attention), NO_INDEX if lacking else average, seeds, missing
         for task, each in tasks.items():
             if (pattern, task) in measured:
                 yield Key(pattern, task, attention), *each
@@ -341,11 +335,11 @@ def _shares(values: pd.DataFrame, terms: pd.DataFrame) -> pd.DataFrame:
     table = values.merge(terms, on=TERM)
     sign = np.where(table["higher_is_better"].astype(bool), 1.0, -1.0)
     table["share"] = sign * table["weight"] * (table["value"] - table["mean"]) / table["std"]
-    groups = table.groupby([*PLACE, "attention", "seed"], sort=False)
+    groups = table.groupby([*INDEX_PLACE, "attention", "seed"], sort=False)
     runs = groups[["source", "status", "verified"]].first().join(groups["share"].agg(["sum", "count"])).reset_index()
-    runs = runs.merge(terms.groupby(PLACE).size().rename("required").reset_index(), on=PLACE)
+    runs = runs.merge(terms.groupby(INDEX_PLACE).size().rename("required").reset_index(), on=INDEX_PLACE)
     runs["share"] = runs["sum"].where(runs["count"] == runs["required"])
-    return summarize(runs, [*PLACE, "attention"], value="share")
+    return summarize(runs, [*INDEX_PLACE, "attention"], value="share")
 
 
 def _gaps(primary: pd.DataFrame, values: pd.DataFrame, terms: pd.DataFrame) -> dict[Key, str]:

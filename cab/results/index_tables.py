@@ -14,12 +14,12 @@ from cab.patterns import pattern_rank
 from cab.registry.names import is_generated
 from cab.registry.tables import read_table
 from cab.results.changed_settings import CHANGED_MARK, with_changed
-from cab.results.formats import Cell, Fields, index
+from cab.results.formats import Fields, TableCell, index
 from cab.results.guards import REHEARSAL_NOTE
 from cab.results.index import FLAT, NO_CONSTANTS, RECOMPUTED, Scores, is_average, order_table, pairs_of
 from cab.results.load import AVERAGE, INDEX, OWN, PUBLISHED, REHEARSAL, runs_of
 from cab.results.normalization import NORMALIZATIONS, OF_RESULTS, OFFICIAL, corrections, population
-from cab.results.published import TERM as PUBLISHED_TERM
+from cab.results.published import PUBLISHED_TERM
 from cab.results.statistics import Verdict
 from cab.results.summarize import seeds_of_rows
 from cab.results.table import Column, Table
@@ -53,7 +53,7 @@ def index_tables(scored: Mapping[str, Scores]) -> Iterator[tuple[Table, list[tup
     labels = dict.fromkeys(scored, "") if len(scored) == 1 else labels
     labels |= {OWN: f" ({REHEARSAL})"} if is_rehearsal and len(scored) > 1 else {}
 
-    def cell(row: Fields) -> Cell:
+    def cell(row: Fields) -> TableCell:
         is_single = row["source"] == OWN and math.isnan(row["low"])
         return index(row["index"], row["low"], row["high"], row["missing"], is_single=is_single)
 
@@ -85,7 +85,7 @@ def index_tables(scored: Mapping[str, Scores]) -> Iterator[tuple[Table, list[tup
         adjacent = [words.get((pattern, first["task"].iloc[0], *pair), "") for pair in itertools.pairwise(names)]
         made = Table.wide(shown, "task", cell, heading=str(pattern), caption=_caption(scored))
         signs = [ORDER_SIGNS.get(word, "~") for word in [*adjacent, ""]]
-        made.columns.insert(0, Column("", list(map(Cell, [*signs, *[""] * len(made.rows)][: len(made.rows)]))))
+        made.columns.insert(0, Column("", list(map(TableCell, [*signs, *[""] * len(made.rows)][: len(made.rows)]))))
         made.remarks = [text for sign, text in ORDER_LEGEND.items() if sign in signs]
         yield made, members
 

@@ -16,25 +16,25 @@ from cab.files.disk import sanitize_text
 from cab.patterns import pattern_rank
 from cab.records.record import COMPARISON_KEY, Status
 from cab.registry.tables import PRESETS
-from cab.results.formats import Cell, Fields, index, mean, numbers
+from cab.results.formats import Fields, TableCell, index, mean, numbers
 from cab.results.guards import comparable, in_index
 from cab.results.index import Scores, is_average, printed_scores, score
-from cab.results.load import AVERAGE, GENERATED, INDEX, OBJECTS, OWN, PUBLISHED, REAL, REHEARSAL
+from cab.results.load import AVERAGE, GENERATED, INDEX, OBJECT_COLUMNS, OWN, PUBLISHED, REAL, REHEARSAL
 from cab.results.published import on_published_sets
-from cab.results.summarize import NOT_GIVEN, seeds_of_rows, summarize, verdicts
+from cab.results.summarize import NOT_GIVEN, seeds_of_rows, summarize, worst_verified
 from cab.results.table import BASELINE, Column, Row, Table, element_id
 
 ROW = ["pattern", "attention"]
-COSTS = {
+COST_FORMATS = {
     "params": ("params, M", 1e-6, 2),
     "train_seconds": ("training time, s", 1, 1),
     "peak_memory_bytes": ("peak memory, MiB", 2**-20, 1),
 }
 """Header, factor and decimals of each cost."""
-NAMES = (*COMPARISON_KEY, "pattern", "attention", "preset", "metric", "unit", "revision")
-KINDS = (REAL, REHEARSAL, GENERATED)
+NAMED = (*COMPARISON_KEY, "pattern", "attention", "preset", "metric", "unit", "revision")
+KINDS_OF_DATA = (REAL, REHEARSAL, GENERATED)
 """Kinds of data in the order of the boards."""
-FULL = "paper"
+FULL_PRESET = "paper"
 """Preset with the training of the published numbers."""
 
 
@@ -91,7 +91,7 @@ class Board:
         composites = composites[~composites["place"].isin(known)]
         runs = self.results.drop_duplicates([*ROW, "task", "place", "seed", "hash", "file"])
         runs = runs[runs["status"] == Status.FINISHED]
-        costs = [runs.assign(metric=name, value=pd.to_numeric(runs[name]), at_length=math.nan) for name in COSTS]
+        costs = [runs.assign(metric=name, value=pd.to_numeric(runs[name]), at_length=math.nan) for name in COST_FORMATS]
         rows = pd.concat([self.results, *([composites] if len(composites) else []), *costs], ignore_index=True)
         return summarize(rows, [*ROW, "task", "place", "metric"], keep=["at_length"])
 
@@ -103,7 +103,7 @@ class Board:
         for pattern, task, attention, text in rows[["pattern", "task", "attention", "missing"]].to_numpy():
             shown = text if is_average(task) else f"{task}: {text}"
             reasons.setdefault((pattern, attention), {})[shown] = None
-        lacking = self.measured[(self.measured["missing"] != "") & ~self.measured["metric"].isin(COSTS)]
+        lacking = self.measured[(self.measured["missing"] != "") & ~self.measured["metric"].isin(COST_FORMATS)]
         for pattern, attention, place, text in lacking[[*ROW, "place", "missing"]].to_numpy():
             of_row = reasons.setdefault((pattern, attention), {})
             if not any(text in reason for reason in of_row):
@@ -126,11 +126,11 @@ class Board:
         facts.insert(0, "missing", [reasons.get(key, "") for key in facts.index])
         revisions = self.results.groupby(ROW)["revision"]
         facts["revision"] = revisions.agg(lambda names: " ".join(sorted(set(names) - {""})))
-        is_cost = self.measured["metric"].isin(COSTS)
+        is_cost = self.measured["metric"].isin(COST_FORMATS)
         values = _value_columns(self.measured.assign(cost=is_cost))
         table = pd.concat([facts, _total_cost(self.measured[is_cost]), values], axis=1).rename_axis(ROW)
         table = _index_columns(self.scores.table).join(table, how="right").reset_index()
-        verified = verdicts(self.results)
+        verified = worst_verified(self.results)
         table.insert(0, "preset", self.preset)
         table.insert(1, "data", self.data)
         sources = self.results.groupby(ROW)["source"].first()
@@ -181,7 +181,7 @@ def _total_cost(costs: pd.DataFrame) -> pd.DataFrame:
     total = costs.groupby([*ROW, "metric"])["mean"].agg(["count", "sum", "max"]).reset_index()
     total["value"] = total["sum"].where(total["metric"] != "peak_memory_bytes", total["max"])
     total.loc[total["count"] < total["pattern"].map(places), "value"] = math.nan
-    return total.pivot(index=ROW, columns="metric", values="value")[[*COSTS]]
+    return total.pivot(index=ROW, columns="metric", values="value")[[*COST_FORMATS]]
 
 
 def index_boards(frame: pd.DataFrame, normalization: str | None = None) -> list[Board]:
@@ -189,7 +189,7 @@ def index_boards(frame: pd.DataFrame, normalization: str | None = None) -> list[
     boards = []
     rows = printable(in_index(frame))
     printed = rows[rows["kind"] == INDEX]
-    if names := set(COSTS).intersection(rows["metric"]):
+    if names := set(COST_FORMATS).intersection(rows["metric"]):
         raise UserError(f"metric '{min(names)}' has the name of a cost; rename it")
     for (preset, data), of in rows[rows["kind"] != INDEX].groupby(["preset", "data"], sort=False):
         results = comparable(of)
@@ -200,13 +200,13 @@ def index_boards(frame: pd.DataFrame, normalization: str | None = None) -> list[
         boards.append(Board(str(preset), str(data), results.assign(place=places(results)), scores))
     order = {preset: number for number, preset in enumerate(PRESETS)}
     return sorted(
-        boards, key=lambda board: (KINDS.index(board.data), order.get(board.preset, len(order)), board.preset)
+        boards, key=lambda board: (KINDS_OF_DATA.index(board.data), order.get(board.preset, len(order)), board.preset)
     )
 
 
 def printable(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a frame with all names sanitized for page, table and figure (see :func:`sanitize_text`)."""
-    clean = {name: frame[name].map({text: sanitize_text(text) for text in frame[name].unique()}) for name in NAMES}
+    clean = {name: frame[name].map({text: sanitize_text(text) for text in frame[name].unique()}) for name in NAMED}
     return frame.assign(**clean)
 
 
@@ -215,7 +215,7 @@ def records_csv(frame: pd.DataFrame) -> pd.DataFrame:
     paths = {file: Path(file).absolute() for file in frame["file"].unique()}
     folder = os.path.commonpath([path.parent for path in paths.values()])
     names = {file: path.relative_to(folder).as_posix() for file, path in paths.items()}
-    return frame.drop(columns=list(OBJECTS)).assign(file=frame["file"].map(names))
+    return frame.drop(columns=list(OBJECT_COLUMNS)).assign(file=frame["file"].map(names))
 
 
 def compared(boards: Sequence[Board]) -> list[tuple[list[Board], pd.DataFrame | None]]:
@@ -225,7 +225,7 @@ def compared(boards: Sequence[Board]) -> list[tuple[list[Board], pd.DataFrame | 
     """
     groups: dict[str, list[Board]] = {}
     for board in (board for board in boards if board.data != GENERATED):
-        groups.setdefault(FULL if board.preset == PUBLISHED else board.key, []).append(board)
+        groups.setdefault(FULL_PRESET if board.preset == PUBLISHED else board.key, []).append(board)
     generated = [(b, b.results[b.results["score"] == ""]) for b in boards if b.data == GENERATED]
     others = [([board], results) for board, results in generated if len(results)]
     sets: list[tuple[list[Board], pd.DataFrame | None]] = [*((group, None) for group in groups.values()), *others]
@@ -282,7 +282,7 @@ def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame |
     rows, trivial = frame.to_dict("records"), trivial_baselines(results)
     lacking = {key: text for board in boards for key, text in _lacking(board, pattern).items()}
     baselines = list(dict.fromkeys(name for *_, name in trivial))
-    blank = [Cell()] * len(baselines)
+    blank = [TableCell()] * len(baselines)
     columns = [
         Column(
             task,
@@ -304,7 +304,7 @@ def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame |
         better, place = "higher" if metric.higher_is_better else "lower", str(metric.place).replace("/", " / ")
         columns.append(Column(label, cells, better, group=place, marks_best=True))
     has_costs = any(row["preset"] != PUBLISHED for row in rows)
-    for name, (label, factor, decimals) in COSTS.items() if has_costs else ():
+    for name, (label, factor, decimals) in COST_FORMATS.items() if has_costs else ():
         cells = [*numbers(frame[name] * factor, decimals), *blank]
         columns.append(Column(label, cells, "lower", group="of all cells"))
     columns.append(Column("seeds", [*numbers(frame["seeds"], 0), *blank], hint="smallest number of any cell"))
@@ -326,7 +326,7 @@ def pattern_table(boards: Sequence[Board], pattern: str, results: pd.DataFrame |
 def _lacking(board: Board, pattern: str) -> dict[tuple[str, str, str], str]:
     """Return which seeds have no value, by preset, attention and column, of the user's results in a pattern."""
     rows = board.measured[(board.measured["pattern"] == pattern) & (board.measured["missing"] != "")]
-    rows = rows[~rows["metric"].isin(COSTS)]
+    rows = rows[~rows["metric"].isin(COST_FORMATS)]
     names = rows["place"] + "." + rows["metric"]
     found = zip(rows["attention"], names, rows["missing"], strict=True)
     return {(board.preset, attention, name): text for attention, name, text in found}
@@ -340,7 +340,7 @@ def _row(row: Fields, *, is_mixed: bool) -> Row:
     return Row(label, "yes" if is_published else row["verified"], kind)
 
 
-def _index(row: Fields, start: str) -> Cell:
+def _index(row: Fields, start: str) -> TableCell:
     """Return the cell of an index; published results do not record their seeds."""
     value, low, high = (row[start + name] for name in ("index", "low", "high"))
     is_single = math.isnan(low) and row["preset"] != PUBLISHED

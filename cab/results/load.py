@@ -23,7 +23,7 @@ from cab.patterns import Pattern
 from cab.records.files import PAPER_DIR, REFERENCE_DIRS
 from cab.records.names import coded, installed_code, names_of_programs
 from cab.records.record import CELL, Record, Status, records_in
-from cab.records.verified import verdict, verified_codes
+from cab.records.verified import verified_codes, verified_state
 from cab.registry.names import is_generated
 from cab.registry.registries import TASKS
 from cab.registry.tables import run_defaults
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_DIR = Path(run_defaults()["results_dir"])
 """Folder of results of commands that name none."""
-OWN, REFERENCE, PUBLISHED = "own", "reference", "published"
+OWN, REFERENCE_SOURCE, PUBLISHED = "own", "reference", "published"
 """Sources: the user's results, the reference results of the suite, and values that are printed in a publication."""
 REAL, GENERATED, REHEARSAL = "real", "synthetic", "rehearsal"
 """Kinds of data. The scores of a rehearsal (preset smoke on generated data) say nothing about attentions."""
@@ -51,24 +51,24 @@ LAST_PART = 0.2
 """Last part of the budget, in which an unfinished run still gains more than :data:`UNFINISHED` points."""
 UNFINISHED, DIVERGED = 2.0, 10.0
 """Points of K that an unfinished run gains in the last part, and that a diverged one loses after its best."""
-SLOTS = ("num_landmarks", "num_inducing")
+SIZE_OPTIONS = ("num_landmarks", "num_inducing")
 """Options with the number of slots in which an attention stores all keys and values."""
-REQUIRED = ("pattern", "task", "backbone", "dataset", "metric", "attention")
+REQUIRED_COLUMNS = ("pattern", "task", "backbone", "dataset", "metric", "attention")
 """Columns of CSV files of metrics that every row must fill."""
-COLUMNS = (
+FRAME_COLUMNS = (
     *CELL, "label", "task_version", "source", "data", "kind", "metric", "value", "unit", "higher_is_better", "primary",
     "at_length", "status", "score", "K", "reason", "steps", "unfinished", "diverged", "slots", "verified", "program",
     "earlier_program", "params", "train_seconds", "processes", "peak_memory_bytes", "revision", "hardware", "started",
     "data_id", "unpublished_files", "hash", "file", "baselines", "changed_options", "config",
 )  # fmt: skip
 """Columns of the frame; the reference page of the leaderboard's columns describes them."""
-OBJECTS = ("baselines", "changed_options", "config")
+OBJECT_COLUMNS = ("baselines", "changed_options", "config")
 """Columns of mappings, which no CSV file has."""
-EMPTY: Mapping[str, Any] = dict.fromkeys(COLUMNS, "") | {
+EMPTY_ROW: Mapping[str, Any] = dict.fromkeys(FRAME_COLUMNS, "") | {
     "seed": 0, "task_version": 0, "kind": METRIC, "value": math.nan, "higher_is_better": True, "primary": True,
     "at_length": None, "status": str(Status.FINISHED), "K": math.nan, "steps": math.nan, "unfinished": False,
     "diverged": False, "verified": "unknown", "params": None, "train_seconds": None, "processes": None,
-    "peak_memory_bytes": None, **dict.fromkeys(OBJECTS),
+    "peak_memory_bytes": None, **dict.fromkeys(OBJECT_COLUMNS),
 }  # fmt: skip
 """A row about which nothing is known; version 0 of a task is unknown."""
 
@@ -83,7 +83,7 @@ class Loaded(NamedTuple):
 def load_results(
     sources: Iterable[str | Path] | str | Path = DEFAULT_DIR, *, accept_code: bool = False
 ) -> pd.DataFrame:
-    """Load results as one table with one row per run and metric, and the columns :data:`COLUMNS`.
+    """Load results as one table with one row per run and metric, and the columns :data:`FRAME_COLUMNS`.
 
     Invalid records are skipped with a warning. Results of different code or settings have different names.
 
@@ -126,7 +126,7 @@ def load(
                 if table.suffix == ".csv" and table.exists():
                     rows += _printed_rows(table)
         rows = [*rows_of(records, accept_code=accept_code), *rows]
-        return Loaded(pd.DataFrame(rows, columns=list(COLUMNS)), skipped)
+        return Loaded(pd.DataFrame(rows, columns=list(FRAME_COLUMNS)), skipped)
     finally:
         gc.enable()
 
@@ -135,7 +135,7 @@ def load(
 
 
 def rows_of(records: Collection[tuple[Path, Record]], *, accept_code: bool = False) -> list[tuple[Any, ...]]:
-    """Return the rows of records, in the order of :data:`COLUMNS`."""
+    """Return the rows of records, in the order of :data:`FRAME_COLUMNS`."""
     codes = verified_codes()
     names = names_of_programs([record for _, record in records], accept_code=accept_code)
     reference = {path: path.resolve() in REFERENCE_DIRS for path in {path.parent for path, _ in records}}
@@ -153,11 +153,11 @@ def rows_of(records: Collection[tuple[Path, Record]], *, accept_code: bool = Fal
         steps, unfinished, diverged, slots = facts
         about = {
             **cell, "attention": name, "label": cell["attention"], "task_version": record.task_version, "data": data,
-            "kind": METRIC, "source": REFERENCE if reference[path.parent] else OWN,
+            "kind": METRIC, "source": REFERENCE_SOURCE if reference[path.parent] else OWN,
             "status": str(record.status), "score": K if of_suite else score_of(cell["task"], data), "reason": reason,
             "steps": steps, "unfinished": unfinished,
             "diverged": diverged or (of_suite is not None and record.status is Status.DIVERGED), "slots": slots,
-            "verified": verdict(record, codes), "program": record.attention_code,
+            "verified": verified_state(record, codes), "program": record.attention_code,
             "earlier_program": record.earlier_code, "params": cost.params, "train_seconds": cost.train_seconds,
             "processes": cost.processes, "peak_memory_bytes": cost.peak_memory_bytes,
             "revision": record.revision["commit"], "hardware": _machine(record.hardware), "started": record.started,
@@ -170,7 +170,7 @@ def rows_of(records: Collection[tuple[Path, Record]], *, accept_code: bool = Fal
             is_judged = of_suite is not None and anchors is not None and metric.name == of_suite.metric and not reason
             about |= vars(metric) | {"metric": metric.name, "value": value}
             about["K"] = of_suite.retained(anchors, value) if of_suite and anchors and is_judged else math.nan
-            rows.append(tuple([about[column] for column in COLUMNS]))
+            rows.append(tuple([about[column] for column in FRAME_COLUMNS]))
     return rows
 
 
@@ -219,7 +219,7 @@ def _facts_of_training(record: Record, anchors: Anchors) -> tuple[float, bool, b
     :data:`UNFINISHED` points in the last fifth of its steps, and diverged if it ends :data:`DIVERGED` below its best.
     """
     facts = record.config["task"].get("pairs", 0)
-    slots = [record.config["attention"].get(name) for name in SLOTS]
+    slots = [record.config["attention"].get(name) for name in SIZE_OPTIONS]
     few = next((f"{counted(count, 'slot')} for {facts} facts" for count in slots if count and count < facts), "")
     if record.cost.steps_to_solve is not None:
         return float(record.cost.steps_to_solve), False, False, few
@@ -252,7 +252,7 @@ def _printed_rows(path: Path) -> list[tuple[Any, ...]]:
     if not is_index and "preset" not in header and path.resolve().parent != PAPER_DIR:
         text = "%s has no column 'preset', so its values count as published; for your own, add it, with the value paper"
         log.warning(text, path)
-    required = ("pattern", "task", "attention") if is_index else REQUIRED
+    required = ("pattern", "task", "attention") if is_index else REQUIRED_COLUMNS
     given = ("index",) if is_index else ("higher_is_better", "value")
     lines: dict[tuple[Any, ...], int] = {}
     rows = []
@@ -263,7 +263,7 @@ def _printed_rows(path: Path) -> list[tuple[Any, ...]]:
         if missing := [name for name in required if not row[name].strip()]:
             raise UserError(f"{path}, line {line}: no {missing[0]}")
         facts = _printed(row, f"{path}, line {line}", is_index=is_index) | {"file": str(path)}
-        rows.append(tuple([facts[column] for column in COLUMNS]))
+        rows.append(tuple([facts[column] for column in FRAME_COLUMNS]))
     return rows
 
 
@@ -289,7 +289,7 @@ def _printed(row: Mapping[str, str], place: str, *, is_index: bool) -> dict[str,
     facts = {"preset": preset, "seed": int(seed), "label": row["attention"], "value": value, "higher_is_better": better}
     facts |= {"source": PUBLISHED if preset == PUBLISHED else OWN, "data": data, "kind": INDEX if is_index else METRIC}
     facts |= {"metric": INDEX, "score": INDEX} if is_index else {"score": score_of(row["task"], data)}
-    return {**EMPTY, **{name: row.get(name, "") for name in (*CELL, "metric")}, **facts}
+    return {**EMPTY_ROW, **{name: row.get(name, "") for name in (*CELL, "metric")}, **facts}
 
 
 # --- parts of the frame -----------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from cab.errors import UserError, unknown_name
 from cab.records.files import PAPER_DIR
 from cab.records.record import COMPARISON_KEY
+from cab.results.cells import NO_ATTENTION
 from cab.results.load import REAL
-from cab.results.published import TERM as PUBLISHED_TERM
+from cab.results.published import PUBLISHED_TERM
 from cab.results.summarize import summarize
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ NORMALIZATIONS = {
 SOFTMAX_VARIANTS = ("vanilla", "eager", "flash")
 """Three implementations of softmax attention."""
 MIN_ATTENTIONS = 2
-NO_ATTENTION = "none"
-"""The network without attention: scored, but excluded from mean and standard deviation."""
 TERM = ["pattern", *COMPARISON_KEY, "metric"]
 """Key of a mean and standard deviation; the published tables have no ``config_variant``."""
 

@@ -27,7 +27,7 @@ from cab.results import figures
 from cab.results.card import summary
 from cab.results.cells import ANCHORS, TUNED, cell_descriptions, metric_meanings
 from cab.results.costs import cost_hardware
-from cab.results.formats import Cell, gain, interval, mean, numbers, texts
+from cab.results.formats import TableCell, gain, interval, mean, numbers, texts
 from cab.results.load import OWN, K, metrics_of, runs_of
 from cab.results.normalization import NORMALIZATIONS
 from cab.results.retained import baselines_of, by_cell
@@ -184,7 +184,7 @@ def _cells(gains: pd.DataFrame, frame: pd.DataFrame) -> Iterator[tuple[str, str,
             "95% interval": intervals,
             **{name.replace("_", " "): numbers(of_cell[name], 0) for name in ("seeds", "reached_90", "steps")},
         }
-        columns = [Column(name, cells + [Cell()] * len(trivial)) for name, cells in shown.items()]
+        columns = [Column(name, cells + [TableCell()] * len(trivial)) for name, cells in shown.items()]
         labels = [
             Row(sanitize_text(row["attention"]), row["verified"], OWN if row["source"] == OWN else "") for row in rows
         ]

@@ -25,6 +25,7 @@ from cab.registry.names import SYNTHETIC
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import CONFIGS, read_table, tuned_options
 from cab.results.audit import Interval
+from cab.results.cells import NO_ATTENTION
 from cab.results.changed_settings import with_changed
 from cab.results.correlation import benchmark_correlation, pattern_correlation
 from cab.results.costs import load_costs
@@ -32,8 +33,8 @@ from cab.results.efficiency_length import efficiency_length
 from cab.results.guards import of_one_data, of_one_kind, refuse_versions, without_copies
 from cab.results.index import benefit_of_attention
 from cab.results.load import AVERAGE, GENERATED, INDEX, OWN, REAL, runs_of
-from cab.results.normalization import NO_ATTENTION, scales as scales_of
-from cab.results.published import TERM, PaperTable, published_values, rows as printed, table3, tasks3
+from cab.results.normalization import scales as scales_of
+from cab.results.published import PUBLISHED_TERM, PaperTable, published_values, rows as printed, table3, tasks3
 from cab.results.summarize import summarize
 from cab.results.table3 import side_by_side
 
@@ -44,7 +45,7 @@ def indices(_table: PaperTable, published: pd.DataFrame, results: pd.DataFrame) 
     """Return the index of each task; that of other attentions is not published."""
     frame = side_by_side(results)
     frame = frame[(frame["metric"] == INDEX) & (frame["task"] != AVERAGE)].rename(columns={"seeds": "runs"})
-    frame = frame.drop(columns=["published", "settings", *TERM[2:], "higher_is_better"])
+    frame = frame.drop(columns=["published", "settings", *PUBLISHED_TERM[2:], "higher_is_better"])
     return frame.merge(published, how="left").fillna({"published": "", "normalization": ""})
 
 
@@ -57,7 +58,7 @@ def scales(_table: PaperTable, published: pd.DataFrame, results: pd.DataFrame) -
     if own.empty:
         return published.assign(own=math.nan)
     values = scales_of(own.assign(value=own["own"], config_variant="", source=OWN, status=""))
-    return published.merge(values.melt(TERM, ["mean", "std"], "quantity", "own"), how="left")
+    return published.merge(values.melt(PUBLISHED_TERM, ["mean", "std"], "quantity", "own"), how="left")
 
 
 def benefit(_table: PaperTable, published: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
@@ -262,7 +263,7 @@ def gradients(table: PaperTable, published: pd.DataFrame, files: Sequence[Path])
 
 # --- from the registry and preset `paper` -----------------------------------------------------------------------------
 
-YES, TRUNCATED, NO = "yes", "yes, truncated in print", "no"
+AGREES_YES, TRUNCATED, NO = "yes", "yes, truncated in print", "no"
 """Whether an own value agrees with the published one."""
 
 
@@ -271,7 +272,7 @@ def settings(published: pd.DataFrame) -> pd.DataFrame:
     rows = published.to_dict("records")
     own = [_text(_resolved(row)) for row in rows]
     pairs = zip(own, published["published"], strict=True)
-    agrees = ["" if not one else YES if _words(one) == _words(other) else NO for one, other in pairs]
+    agrees = ["" if not one else AGREES_YES if _words(one) == _words(other) else NO for one, other in pairs]
     return published.assign(own=own, agrees=agrees)
 
 
@@ -365,7 +366,7 @@ def _rounded(own: float, published: str) -> str:
     if math.isnan(own):
         return ""
     if f"{own:.{len(published.partition('.')[2])}f}" == published:
-        return YES
+        return AGREES_YES
     low, high = Interval.printed(published)
     return TRUNCATED if low <= own < high else NO
 
@@ -416,15 +417,15 @@ def taxonomy() -> Iterator[TaxonomyRow]:
         entry = ATTENTIONS.get(name) if name in ATTENTIONS else None
         built = {str(pattern) for pattern in entry.patterns} if entry else set()
         for pattern in map(str, Pattern):
-            verdict, reason = reasons.get((model, pattern), ("", ""))
+            found, reason = reasons.get((model, pattern), ("", ""))
             claimed = row[pattern] == "1"
             if pattern in built:
                 passed = "verified" if (name, pattern) in verified else "built"
-                verdict = REPAIRED if verdict == REPAIRED and passed == "verified" else passed
-                verdict += "" if claimed else ", not claimed"
-            elif verdict in ("", NOTE, REPAIRED):
-                verdict = "not built" if claimed else ""
+                found = REPAIRED if found == REPAIRED and passed == "verified" else passed
+                found += "" if claimed else ", not claimed"
+            elif found in ("", NOTE, REPAIRED):
+                found = "not built" if claimed else ""
             yield TaxonomyRow(
-                *(model, name if entry else "", pattern, "yes" if claimed else "no", verdict),
+                *(model, name if entry else "", pattern, "yes" if claimed else "no", found),
                 *(row["complexity"], entry.complexity if entry else "", reason),
             )

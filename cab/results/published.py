@@ -24,17 +24,17 @@ from cab.results.load import GENERATED, INDEX
 if TYPE_CHECKING:
     import pandas as pd
 
-TERM = ["pattern", "task", "backbone", "dataset", "metric"]
+PUBLISHED_TERM = ["pattern", "task", "backbone", "dataset", "metric"]
 """Key of a column of Table 3."""
-VALUE = [*TERM, "attention"]
+VALUE = [*PUBLISHED_TERM, "attention"]
 DIRECTIONS = ("better", "worse", "either")
 """Effects on a score that a difference in results/paper/differences.csv can have."""
-RESULTS, COSTS, NORMS = "results", "costs", "norms"
+READS_RESULTS, READS_COSTS, READS_NORMS = "results", "costs", "norms"
 """What a user names for the own values: results, a file of `cab efficiency`, or files of `cab paper gradients`."""
 READS = {
-    **dict.fromkeys(("table3", "indices", "scales", "benefit", "correlations", "records"), RESULTS),
-    **dict.fromkeys(("lengths", "costs"), COSTS),
-    "gradients": NORMS,
+    **dict.fromkeys(("table3", "indices", "scales", "benefit", "correlations", "records"), READS_RESULTS),
+    **dict.fromkeys(("lengths", "costs"), READS_COSTS),
+    "gradients": READS_NORMS,
 }
 """What each source of own values reads; the others need nothing."""
 
@@ -58,7 +58,7 @@ class PaperTable:
         keys: columns of the files that identify a value; empty for a table with its own columns.
         values: columns with published values; ``COLUMN:NAME`` renames one. The names of several are the key
             ``quantity``.
-        source: name in :data:`cab.results.comparison.SOURCES`.
+        source: name in :data:`cab.results.comparison.OWN_SOURCES`.
         select: what the source needs; for records, the values of columns of results or dotted settings of a run, in
             which ``{KEY}`` is the value of a key. A setting with an empty value may have any.
         scale: factor of own values, by default 1.
@@ -76,7 +76,7 @@ class PaperTable:
 
     @property
     def reads(self) -> str:
-        """What a user names for the own values: :data:`RESULTS`, :data:`COSTS`, :data:`NORMS` or nothing."""
+        """The kind of files that a user names for the own values; empty for none."""
         return READS.get(self.source, "")
 
 
@@ -106,7 +106,7 @@ def published_values(table: PaperTable) -> pd.DataFrame:
 # --- cells of Table 3 -------------------------------------------------------------------------------------------------
 
 
-class TableCell(NamedTuple):
+class Table3Value(NamedTuple):
     """A cell of Table 3: the results of one attention on one published data set."""
 
     pattern: str
@@ -116,7 +116,7 @@ class TableCell(NamedTuple):
     attention: str
 
     @classmethod
-    def of(cls, row: Mapping[str, str]) -> TableCell:
+    def of(cls, row: Mapping[str, str]) -> Table3Value:
         """Return the cell of a row with these columns, of others as well."""
         return cls(*(row[name] for name in cls._fields))
 
@@ -128,15 +128,15 @@ class TableCell(NamedTuple):
 
 
 @functools.cache
-def table3() -> tuple[TableCell, ...]:
+def table3() -> tuple[Table3Value, ...]:
     """Return the cells of Table 3 in its order: the list from which suite, plan and side-by-side table are made."""
-    return tuple(dict.fromkeys(map(TableCell.of, rows("results.csv"))))
+    return tuple(dict.fromkeys(map(Table3Value.of, rows("results.csv"))))
 
 
 @functools.cache
 def terms3() -> tuple[tuple[str, ...], ...]:
-    """Return the columns of Table 3, each with the fields :data:`TERM`, in its order."""
-    return tuple(dict.fromkeys(tuple([row[name] for name in TERM]) for row in rows("results.csv")))
+    """Return the columns of Table 3, each with the fields :data:`PUBLISHED_TERM`, in its order."""
+    return tuple(dict.fromkeys(tuple([row[name] for name in PUBLISHED_TERM]) for row in rows("results.csv")))
 
 
 @functools.cache
@@ -170,7 +170,7 @@ class PublishedCell(NamedTuple):
 
 def published_cells() -> Iterator[PublishedCell]:
     """Yield the cells in the order of Table 3, under preset `paper`."""
-    printed = {TableCell.of(row) for row in rows("results.csv") if row["value"]}
+    printed = {Table3Value.of(row) for row in rows("results.csv") if row["value"]}
     for published in table3():
         pattern, task, backbone, dataset, attention = published
         cell = {"task": task, "pattern": pattern, "backbone": backbone, "attention": attention}
@@ -234,7 +234,9 @@ def on_published_sets(frame: pd.DataFrame, *, partial: bool = False) -> pd.DataF
         return frame[:0]
     if partial:
         parts = rows["dataset"] + "/" + rows["config_variant"]
-        rows["num_parts"] = parts.groupby([rows[name] for name in (*TERM[:3], "published_set")]).transform("nunique")
+        rows["num_parts"] = parts.groupby([rows[name] for name in (*PUBLISHED_TERM[:3], "published_set")]).transform(
+            "nunique"
+        )
     rows = rows.assign(_failed=rows["value"].isna()).sort_values("_failed", ascending=False, kind="stable")
     groups = rows.groupby(key, sort=False, dropna=False)
     others = [name for name in frame.columns if name not in (*key, "value", *PART[1:])]

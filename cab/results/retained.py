@@ -19,8 +19,16 @@ from cab.errors import UserError
 from cab.files.disk import listed
 from cab.results import cells
 from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX, TUNED, SuiteCell
-from cab.results.load import COLUMNS, EMPTY, FROZEN, OWN, REFERENCE, K, kind_of_data, metrics_of
-from cab.results.statistics import MARGIN, ORDER, Estimate, Verdict, compare_pairs, upper_bounds, weighted_sum
+from cab.results.load import EMPTY_ROW, FRAME_COLUMNS, FROZEN, OWN, REFERENCE_SOURCE, K, kind_of_data, metrics_of
+from cab.results.statistics import (
+    EQUIVALENCE_MARGIN,
+    ORDER,
+    Estimate,
+    Verdict,
+    compare_pairs,
+    upper_bounds,
+    weighted_sum,
+)
 from cab.results.summarize import summarize, without_score
 
 if TYPE_CHECKING:
@@ -28,8 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cab")
 
-CELL = ["task", "backbone", "pattern"]
-RESULT = [*CELL, "source", "attention"]
+CELL_KEY = ["task", "backbone", "pattern"]
+RESULT = [*CELL_KEY, "source", "attention"]
 """Key of a row of the gains."""
 GAINS = [
     *("task", "dataset", "backbone", "pattern", "ability", "core", "attention", "source", "seeds", "mean", "sd", "K"),
@@ -38,7 +46,7 @@ GAINS = [
 MATCHING = (Verdict.SOLVED, Verdict.EQUIVALENT, Verdict.BETTER)
 REACHED = 90.0
 """K of a seed that counts in column ``reached_90``."""
-CEILING = 100 - MARGIN
+CEILING = 100 - EQUIVALENCE_MARGIN
 """K below this bound is a relevant loss."""
 MIN_SEEDS = 5
 """Minimum number of seeds of an equivalent result: three that solve a cell are likely by chance."""
@@ -60,27 +68,27 @@ def suite_runs(frame: pd.DataFrame) -> pd.DataFrame:
 
     metrics = {cell.key: cell.metric for cell in cells.suite_cells()}
     rows = metrics_of(frame[frame["score"] == K])
-    wanted = [metrics[key] for key in zip(*(rows[name] for name in CELL), strict=True)]
+    wanted = [metrics[key] for key in zip(*(rows[name] for name in CELL_KEY), strict=True)]
     rows = rows[rows["metric"] == pd.Series(wanted, index=rows.index, dtype=object)]
     scored = rows[rows["reason"] == ""]
-    key = [*CELL, "source", "attention", "seed"]
+    key = [*CELL_KEY, "source", "attention", "seed"]
     values = scored.groupby(key)["value"].nunique(dropna=False)
     if (values > 1).any():
         of_seed = scored.set_index(key).loc[[values.index[values > 1][0]]].reset_index()
         one, other = of_seed.drop_duplicates("value").head(2).to_dict("records")
         raise UserError(
-            f"two results of {one['attention']} with seed {one['seed']} in {' '.join(one[name] for name in CELL)} "
+            f"two results of {one['attention']} with seed {one['seed']} in {' '.join(one[name] for name in CELL_KEY)} "
             f"({one['hash']} and {other['hash']}); remove one, or move it to another folder"
         )
     rows = rows.drop(index=scored.index[scored.duplicated(key)])
     is_known = rows["reason"].isin(["", FROZEN])
-    with_anchors = set(zip(*(rows.loc[is_known, name] for name in CELL), strict=True))
+    with_anchors = set(zip(*(rows.loc[is_known, name] for name in CELL_KEY), strict=True))
     parts = [_anchors(cell) for cell in cells.suite_cells() if cell.key in with_anchors]
     together = pd.concat([*parts, rows]) if parts else rows
     order = {cell.key: number for number, cell in enumerate(cells.suite_cells())}
-    ranks = [order[key] for key in zip(*(together[name] for name in CELL), strict=True)]
+    ranks = [order[key] for key in zip(*(together[name] for name in CELL_KEY), strict=True)]
     ranked = together.assign(_rank=ranks, _own=together["source"] == OWN)
-    return ranked.sort_values(["_rank", "_own"], kind="stable", ignore_index=True)[list(COLUMNS)]
+    return ranked.sort_values(["_rank", "_own"], kind="stable", ignore_index=True)[list(FRAME_COLUMNS)]
 
 
 def _anchors(cell: SuiteCell) -> pd.DataFrame:
@@ -88,8 +96,8 @@ def _anchors(cell: SuiteCell) -> pd.DataFrame:
     import pandas as pd
 
     anchors = cells.read_anchors()[cell.key]
-    about = {**EMPTY, **dict(zip(CELL, cell.key, strict=True)), "dataset": cell.dataset, "preset": cells.PRESET}
-    about |= {"source": REFERENCE, "metric": cell.metric, "score": K, "verified": "yes", "status": ""}
+    about = {**EMPTY_ROW, **dict(zip(CELL_KEY, cell.key, strict=True)), "dataset": cell.dataset, "preset": cells.PRESET}
+    about |= {"source": REFERENCE_SOURCE, "metric": cell.metric, "score": K, "verified": "yes", "status": ""}
     about |= {"data": kind_of_data(cell.dataset, cells.PRESET)}
     rows = []
     for name in ANCHORS:
@@ -97,12 +105,12 @@ def _anchors(cell: SuiteCell) -> pd.DataFrame:
         for seed, value in enumerate(anchors.test[name], start=1):
             numbers = {"value": value, "K": cell.retained(anchors, value), "steps": steps[seed - 1]}
             rows.append({**about, "attention": name, "label": name, "seed": seed, **numbers})
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(FRAME_COLUMNS))
 
 
 def by_cell(runs: pd.DataFrame) -> Iterator[tuple[SuiteCell, pd.DataFrame]]:
-    """Yield every cell of the suite with its runs, or rows of another frame with the columns :data:`CELL`."""
-    parts: dict[Any, pd.DataFrame] = dict(iter(runs.groupby(CELL)))
+    """Yield every cell of the suite with its runs, or rows of another frame with the columns :data:`CELL_KEY`."""
+    parts: dict[Any, pd.DataFrame] = dict(iter(runs.groupby(CELL_KEY)))
     yield from ((cell, parts.get(cell.key, runs[:0])) for cell in cells.suite_cells())
 
 
@@ -115,7 +123,10 @@ def points_of(runs: pd.DataFrame) -> dict[str, list[float]]:
 def unscored(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the last row without a score of each result, except for seeds of the same program with another score."""
     program = runs["program"].where(runs["source"] == OWN, "")  # reference results of any code are one program
-    keys = [*(runs[name] for name in (*CELL, "source", "label", "seed")), program]  # other settings have another name
+    keys = [
+        *(runs[name] for name in (*CELL_KEY, "source", "label", "seed")),
+        program,
+    ]  # other settings have another name
     is_scored = (runs["reason"] == "").groupby(keys, dropna=False).transform("any")
     names = runs["attention"].where(runs["source"] == OWN, runs["label"])
     return runs[~is_scored & ~names.isin(ANCHORS)].drop_duplicates(RESULT, keep="last")
@@ -177,7 +188,7 @@ def judged(points: Mapping[str, Sequence[float]]) -> dict[str, Judged]:
                 family[name] = dataclasses.replace(total, value=estimates[name].value)
         tested = {name: total for name, total in family.items() if len(points[name]) > 1}
         negated = {name: dataclasses.replace(total, value=-total.value) for name, total in tested.items()}
-        above, below = upper_bounds(tested, CEILING), upper_bounds(negated, -100 - MARGIN)
+        above, below = upper_bounds(tested, CEILING), upper_bounds(negated, -100 - EQUIVALENCE_MARGIN)
         for name, total in family.items():
             upper, lower = above.get(name, math.nan), -below.get(name, math.nan)
             found[name] = Judged(total, upper, _verdict(points[name], total, lower, upper))
@@ -189,9 +200,9 @@ def _verdict(points: Sequence[float], total: Estimate, lower: float, upper: floa
         return Verdict.ONE_SEED
     if upper < CEILING:
         return Verdict.WORSE
-    if lower > 100 + MARGIN:
+    if lower > 100 + EQUIVALENCE_MARGIN:
         return Verdict.BETTER
-    if len(points) >= MIN_SEEDS and len(set(points)) > 1 and total.is_within(MARGIN, center=100):
+    if len(points) >= MIN_SEEDS and len(set(points)) > 1 and total.is_within(EQUIVALENCE_MARGIN, center=100):
         return Verdict.EQUIVALENT
     return Verdict.SOLVED if min(points) >= CEILING else Verdict.UNDECIDED
 
@@ -240,7 +251,7 @@ def gains_of(runs: pd.DataFrame) -> pd.DataFrame:
     table = pd.concat([gains, lacking]).rename_axis(RESULT).reset_index() if len(gains) else lacking.reset_index()
     names = GAINS[: GAINS.index("attention")]
     places = pd.DataFrame([{name: getattr(cell, name) for name in names} for cell in cells.suite_cells()])
-    table = table.merge(places.reset_index(names="_place"), on=CELL)
+    table = table.merge(places.reset_index(names="_place"), on=CELL_KEY)
     table = table.assign(_own=table["source"] == OWN)
     table = table.sort_values(["_place", "_own"], kind="stable", ignore_index=True).reindex(columns=GAINS)
     return table.astype(dict.fromkeys(("seeds", "reached_90", "unfinished", "diverged"), int))
@@ -272,12 +283,12 @@ def _verdicts(scored: pd.DataFrame) -> pd.DataFrame:
     families: dict[tuple[str, ...], dict[str, dict[str, list[float]]]] = {}
     results = scored.groupby(RESULT, sort=False)["K"].agg(list).reset_index()
     for *cell, source, name, points in results.itertuples(index=False, name=None):
-        families.setdefault(tuple(cell), {REFERENCE: {}, OWN: {}})[source][name] = points
+        families.setdefault(tuple(cell), {REFERENCE_SOURCE: {}, OWN: {}})[source][name] = points
     rows: list[tuple[Any, ...]] = []
     for place, sources in families.items():
-        found = {(REFERENCE, name): each for name, each in judged(sources[REFERENCE]).items()}
+        found = {(REFERENCE_SOURCE, name): each for name, each in judged(sources[REFERENCE_SOURCE]).items()}
         for name, points in sources[OWN].items():
-            found[OWN, name] = judged({**sources[REFERENCE], name: points})[name]
+            found[OWN, name] = judged({**sources[REFERENCE_SOURCE], name: points})[name]
         rows += [(*place, *key, *each.interval, each.bound, each.verdict or "") for key, each in found.items()]
     return pd.DataFrame(rows, columns=[*RESULT, "low", "high", "bound", "verdict"]).set_index(RESULT)
 
@@ -292,7 +303,7 @@ def gains_order(frame: pd.DataFrame) -> pd.DataFrame:
 
     rows = []
     for cell, runs in by_cell(suite_runs(frame)):
-        names = runs["attention"] + runs["source"].map({REFERENCE: "", OWN: " (yours)"})
+        names = runs["attention"] + runs["source"].map({REFERENCE_SOURCE: "", OWN: " (yours)"})
         estimates = {name: Estimate.of(points) for name, points in points_of(runs.assign(attention=names)).items()}
         ranked = dict(sorted(estimates.items(), key=lambda item: -item[1].value))
         rows += [(cell.pattern, cell.task, cell.backbone, *row) for row in compare_pairs(ranked)]

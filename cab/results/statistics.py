@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 CONFIDENCE = 0.95
-MARGIN = 2.0
+EQUIVALENCE_MARGIN = 2.0
 """Smallest relevant difference, in percentage points of softmax's gain."""
 ONE_SEED_MARK = "*"
 ONE_SEED_LEGEND = f"{ONE_SEED_MARK} a single seed in at least one cell: no interval, no significance"

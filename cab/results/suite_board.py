@@ -19,9 +19,9 @@ from cab.files.disk import listed, sanitize_text
 from cab.files.text_table import read_csv
 from cab.patterns import pattern_rank
 from cab.records.names import installed_code
-from cab.records.verified import VERDICTS
+from cab.records.verified import VERIFIED_STATES
 from cab.registry.registries import ATTENTIONS
-from cab.results.cells import ANCHORS, FOLDER, SOFTMAX, TUNED, SuiteCell, cell_descriptions, suite_cells
+from cab.results.cells import ANCHORS, SOFTMAX, SUITE, TUNED, SuiteCell, cell_descriptions, suite_cells
 from cab.results.costs import (
     LENGTH,
     RUNS as COST_RUNS,
@@ -33,7 +33,7 @@ from cab.results.costs import (
     measured_costs,
     suite_states,
 )
-from cab.results.formats import Cell, gain, numbers, texts
+from cab.results.formats import TableCell, gain, numbers, texts
 from cab.results.load import OWN, runs_of
 from cab.results.retained import MATCHING, gains_table
 from cab.results.statistics import Verdict
@@ -44,14 +44,14 @@ RECALL = "probe"
 """Task of the cells with 64 facts: abilities ``recall`` and ``source to target``."""
 ABILITIES = ("recall", "lookup", "source to target", "periodic copy")
 """Column ``ability`` of configs/suite/cells.csv, in the order of the columns of the board."""
-OTHER = "other"
+OTHER_FAMILY = "other"
 """Family of attentions that configs/suite/families.csv does not list."""
 CONSTANT, SUBQUADRATIC = "constant", "subquadratic"
 """Tags of attentions whose decode state has the same size at any length, and whose time grows slower than n^2."""
 TIME = f"CS.time_{LENGTH}_vs_softmax"
 """Column with the time of a causal layer."""
 COST_LAYER = f"a layer of width 256 at {LENGTH:,} tokens"
-DECODING = "decode ms", "milliseconds per decoded token, causal, of a layer of width 512"
+DECODING_TEXTS = "decode ms", "milliseconds per decoded token, causal, of a layer of width 512"
 RELATIVE = "relative to softmax attention"
 REMARKS = (
     "Share of softmax attention's gain over no attention that is retained, in percent (≤ its one-sided 95% bound over "
@@ -59,11 +59,11 @@ REMARKS = (
     "attention. State: numbers of the decode state of a layer in the networks of recall. Costs are those of another "
     f"configuration. {TUNED}: the learning rate is chosen per cell."
 )
-NAMES = ("family", "attention", "own", "verified", "seeds")
+NAME_COLUMNS = ("family", "attention", "own", "verified", "seeds")
 """First columns of the board."""
 FIELDS = ("K", "low", "high", "bound", "seeds", "reached_90", "steps_vs_softmax", "vs_softmax", "best", "note")
 """Fields of a core cell in ``suite.csv``, which are columns of :func:`core_gains`."""
-RESULTS = {
+VERDICT_PHRASES = {
     Verdict.BETTER: "are better",
     Verdict.WORSE: "are worse than softmax attention",
     Verdict.EQUIVALENT: "are equivalent to it",
@@ -145,7 +145,7 @@ def suite_board(core: pd.DataFrame, frame: pd.DataFrame, costs: Costs | None = N
         rows.append(
             {
                 **{"family": facts.pop("family"), "attention": attention, "own": is_own},
-                "verified": min(cells["verified"], key=VERDICTS.index),
+                "verified": min(cells["verified"], key=VERIFIED_STATES.index),
                 "seeds": cells["seeds"].min(),
                 **{f"{column}.{name}": of_column.get(column, {}).get(name) for column in columns for name in FIELDS},
                 **facts,
@@ -156,7 +156,7 @@ def suite_board(core: pd.DataFrame, frame: pd.DataFrame, costs: Costs | None = N
         rank = order.index(family) if family in order else len(order)
         places.append((rank, -recall.mean() if len(recall) else 1.0, attention, is_own))
     ranked = [row for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])]
-    return pd.DataFrame(ranked, columns=None if ranked else NAMES)
+    return pd.DataFrame(ranked, columns=None if ranked else NAME_COLUMNS)
 
 
 def suite_csv(board: pd.DataFrame) -> pd.DataFrame:
@@ -169,7 +169,7 @@ def suite_csv(board: pd.DataFrame) -> pd.DataFrame:
 @functools.cache
 def families() -> dict[str, str]:
     """Return the family of each attention, in the order of the families."""
-    return {name: row["family"] for row in read_csv(FOLDER / "families.csv") for name in row["attentions"].split()}
+    return {name: row["family"] for row in read_csv(SUITE / "families.csv") for name in row["attentions"].split()}
 
 
 def _facts(
@@ -195,7 +195,7 @@ def _facts(
     state = (is_ours and suite_states().get(name)) or causal.suite_state
     at_length = {pattern: cost for pattern, cost in known.items() if cost.length == LENGTH}
     return {
-        "family": families().get(re.split(r"[ (]", name)[0], OTHER),
+        "family": families().get(re.split(r"[ (]", name)[0], OTHER_FAMILY),
         "suite_state_numbers": state.numbers if state else None,
         "suite_state_grows": state.grows if state else None,
         "complexity": declared,
@@ -226,14 +226,16 @@ def board_table(suite: Suite, *, pattern: str = "") -> Table:
     columns = [Column("family", texts(shown["family"]))]
     for cell in cells:
         gains = [found.get((prefix(cell), *_key(row))) for row in records]
-        shares = [Cell() if row is None else gain(row) for row in gains]
+        shares = [TableCell() if row is None else gain(row) for row in gains]
         columns.append(Column(cell.heading, shares, "higher", cell_descriptions()[cell.key], pattern=cell.pattern))
     for cell in (cell for cell in cells if cell.task == RECALL):
         steps = numbers(shown[f"{prefix(cell)}.steps_vs_softmax"].astype(float), 1)
         hint = f"steps to solve {cell.heading}, {RELATIVE}, if every seed solved it"
         columns.append(Column(f"steps {cell.pattern}", steps, "lower", hint, pattern=cell.pattern))
     if any(cell.pattern == "CS" for cell in cells):
-        states = [Cell() if (state := _state(row)) is None else Cell(state.text, state.total) for row in records]
+        states = [
+            TableCell() if (state := _state(row)) is None else TableCell(state.text, state.total) for row in records
+        ]
         columns.append(
             Column("state", states, "lower", "numbers of the decode state of a layer in recall", pattern="CS")
         )
@@ -257,7 +259,7 @@ def _costs(board: pd.DataFrame) -> Iterator[Column]:
     names = sorted(str(name) for name in board if f"_{LENGTH}_vs_softmax" in str(name))
     for name in [*names, "decode_ms_per_token"]:
         pattern, _, resource = name.removesuffix(f"_{LENGTH}_vs_softmax").rpartition(".")
-        label, hint = (f"{resource} {pattern}", f"forward pass {RELATIVE}, {COST_LAYER}") if pattern else DECODING
+        label, hint = (f"{resource} {pattern}", f"forward pass {RELATIVE}, {COST_LAYER}") if pattern else DECODING_TEXTS
         yield Column(label, numbers(board[name].astype(float), 2, reason), "lower", hint, pattern=pattern)
 
 
@@ -346,6 +348,6 @@ def findings(suite: Suite) -> list[str]:
 def _decided(board: pd.DataFrame) -> str:
     """Return how many results of an attention in a cell, with several seeds, have each verdict."""
     verdicts = Counter(value for name in board if str(name).endswith(".vs_softmax") for value in board[name])
-    counts = {verdict: verdicts[verdict] for verdict in RESULTS if verdicts[verdict]}
-    words = ", ".join(f"{count} {RESULTS[verdict]}" for verdict, count in counts.items())
+    counts = {verdict: verdicts[verdict] for verdict in VERDICT_PHRASES if verdicts[verdict]}
+    words = ", ".join(f"{count} {VERDICT_PHRASES[verdict]}" for verdict, count in counts.items())
     return f"Of all {sum(counts.values())} results of verified code with several seeds in a core cell, {words}."

@@ -10,7 +10,7 @@ from cab.files.disk import listed
 from cab.files.numbers import is_finite
 from cab.records.names import PLACE
 from cab.records.record import Status
-from cab.records.verified import LEGEND, VERDICTS
+from cab.records.verified import UNVERIFIED_LEGEND, VERIFIED_STATES
 from cab.results.guards import of_one_data, refuse_versions, without_copies
 from cab.results.load import PUBLISHED, metrics_of
 from cab.results.statistics import Estimate
@@ -18,10 +18,10 @@ from cab.results.statistics import Estimate
 if TYPE_CHECKING:
     import pandas as pd
 
-RANKS = {verdict: rank for rank, verdict in enumerate(VERDICTS)}
+STATE_RANKS = {state: rank for rank, state in enumerate(VERIFIED_STATES)}
 NOT_GIVEN = "not given in the paper"
 """Why a printed value is missing."""
-METRICS = [
+SUMMARIZED_COLUMNS = [
     *("source", *PLACE, "attention", "metric", "unit", "higher_is_better", "primary", "mean", "sd", "seeds"),
     *("missing", "verified"),
 ]
@@ -37,10 +37,10 @@ def summarize(rows: pd.DataFrame, by: Sequence[str], *, value: str = "value", ke
     Returns:
         Columns ``by``, mean and sd over the seeds with a value (sd is NaN for one), seeds (their number; NaN for
         published values, which do not say it), missing (``1 of 3 without a score (diverged)``, or empty), verified (the
-        worst verdict), and ``keep``.
+        worst state), and ``keep``.
     """
     rows = rows.assign(
-        _rank=rows["verified"].map(RANKS),
+        _rank=rows["verified"].map(STATE_RANKS),
         _value=rows[value].astype(float).where(is_finite),
         _printed=rows["source"] == PUBLISHED,
     )
@@ -59,7 +59,7 @@ def summarize(rows: pd.DataFrame, by: Sequence[str], *, value: str = "value", ke
     found["missing"] = [texts.get(number, "") for number in range(len(found))]
     found.loc[found["is_printed"] & found["mean"].isna(), "missing"] = NOT_GIVEN
     found["seeds"] = found["seeds"].where(~found["is_printed"])
-    found["verified"] = found["verified"].map(dict(enumerate(VERDICTS)))
+    found["verified"] = found["verified"].map(dict(enumerate(VERIFIED_STATES)))
     return found.drop(columns=["is_printed", "size"]).reset_index()
 
 
@@ -80,7 +80,7 @@ def metrics_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Return every metric of a frame as mean and standard deviation over seeds.
 
     Returns:
-        Columns :data:`METRICS`, see :func:`summarize`.
+        Columns :data:`SUMMARIZED_COLUMNS`, see :func:`summarize`.
 
     Raises:
         UserError: different results for one cell and seed, or versions of the task.
@@ -89,7 +89,7 @@ def metrics_table(frame: pd.DataFrame) -> pd.DataFrame:
     refuse_versions(rows)
     rows = without_copies(of_one_data(rows))
     keep = ["unit", "higher_is_better", "primary"]
-    return summarize(rows, ["source", *PLACE, "attention", "metric"], keep=keep)[METRICS]
+    return summarize(rows, ["source", *PLACE, "attention", "metric"], keep=keep)[SUMMARIZED_COLUMNS]
 
 
 def seeds_of_rows(frame: pd.DataFrame) -> dict[tuple[str, str], float]:
@@ -99,16 +99,16 @@ def seeds_of_rows(frame: pd.DataFrame) -> dict[tuple[str, str], float]:
     return dict(counts)
 
 
-def verdicts(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Return the worst verdict of the runs of each (pattern, attention): ``no``, ``unknown`` or ``yes``."""
-    worst = frame["verified"].map(RANKS).groupby([frame["pattern"], frame["attention"]], sort=False).min()
+def worst_verified(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Return the worst state of the code of the runs of each (pattern, attention): ``no``, ``unknown`` or ``yes``."""
+    worst = frame["verified"].map(STATE_RANKS).groupby([frame["pattern"], frame["attention"]], sort=False).min()
     pairs: Any = worst.items()
-    return {key: VERDICTS[rank] for key, rank in pairs}
+    return {key: VERIFIED_STATES[rank] for key, rank in pairs}
 
 
 def verification_notes(frame: pd.DataFrame) -> list[str]:
     """Return notes on unverified names in a table of results; published results are excluded."""
-    worst = verdicts(frame[frame["source"] != PUBLISHED])
-    unknown = sorted({attention for (_, attention), verdict in worst.items() if verdict == "unknown"})
-    lines = [LEGEND] if "no" in worst.values() else []
+    worst = worst_verified(frame[frame["source"] != PUBLISHED])
+    unknown = sorted({attention for (_, attention), state in worst.items() if state == "unknown"})
+    lines = [UNVERIFIED_LEGEND] if "no" in worst.values() else []
     return lines + ([f"the results do not record whether these are verified: {listed(unknown)}"] if unknown else [])

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from cab.files.disk import replacing, sanitize_csv_cell, sanitize_table, sanitize_text
 from cab.files.text_table import ABSENT, text_table
-from cab.records.verified import UNVERIFIED_MARK, VERDICTS, mark_unverified
+from cab.records.verified import UNVERIFIED_MARK, VERIFIED_STATES, mark_unverified
 from cab.registry.names import is_stack
 from cab.registry.registries import ATTENTIONS
 from cab.results import formats
-from cab.results.formats import LEGEND, Cell, Fields, latex, markdown
+from cab.results.formats import SIGN_LEGEND, Fields, TableCell, latex, markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ class Column:
     """
 
     label: str
-    cells: list[Cell]
+    cells: list[TableCell]
     better: str = ""
     hint: str = ""
     group: str = ""
@@ -65,7 +65,7 @@ class Row:
     """The label of a row; a filter of the page selects rows by their ``tags``.
 
     Attributes:
-        verified: verdict on the code: ``yes``, ``no`` or ``unknown``.
+        verified: state of the code: ``yes``, ``no`` or ``unknown``.
         kind: ``own`` for the user's, :data:`BASELINE` or empty.
     """
 
@@ -131,7 +131,13 @@ class Table:
 
     @classmethod
     def wide(
-        cls, frame: pd.DataFrame, column: str, cell: Callable[[Fields], Cell], *, seeds: str = "min", **options: Any
+        cls,
+        frame: pd.DataFrame,
+        column: str,
+        cell: Callable[[Fields], TableCell],
+        *,
+        seeds: str = "min",
+        **options: Any,
     ) -> Table:
         """Return a table with one row per value of ``label``, and one column per value of ``column``.
 
@@ -140,10 +146,10 @@ class Table:
         """
         found = {(row["label"], row[column]): cell(row) for row in frame.to_dict("records")}
         groups = dict(iter(frame.groupby("label", sort=False)))
-        verdicts = [min(rows["verified"], key=VERDICTS.index) for rows in groups.values()]
-        rows = [Row(sanitize_text(label), verdict) for label, verdict in zip(groups, verdicts, strict=True)]
+        states = [min(rows["verified"], key=VERIFIED_STATES.index) for rows in groups.values()]
+        rows = [Row(sanitize_text(label), state) for label, state in zip(groups, states, strict=True)]
         names = frame[column].unique()
-        columns = [Column(str(name), [found.get((label, name), Cell()) for label in groups]) for name in names]
+        columns = [Column(str(name), [found.get((label, name), TableCell()) for label in groups]) for name in names]
         columns.append(Column("seeds", formats.numbers((rows["seeds"].agg(seeds) for rows in groups.values()), 0)))
         return cls(rows, columns, **options)
 
@@ -164,7 +170,7 @@ class Table:
         return spans if any(name for name, _ in spans) else []
 
     @functools.cached_property
-    def lines(self) -> list[tuple[Row, list[Cell]]]:
+    def lines(self) -> list[tuple[Row, list[TableCell]]]:
         """Each row with its cells."""
         return [(row, [column.cells[number] for column in self.columns]) for number, row in enumerate(self.rows)]
 
@@ -250,7 +256,7 @@ def legend(tables: Iterable[Table]) -> list[str]:
     lines = [line for each in tables for line in each.lines]
     signs = {sign for _, cells in lines for cell in cells for sign in cell.signs}
     signs |= {UNVERIFIED_MARK for row, _ in lines if row.verified == "no"}
-    note = "; ".join(text for sign, text in LEGEND.items() if sign in signs)
+    note = "; ".join(text for sign, text in SIGN_LEGEND.items() if sign in signs)
     return [note] if note else []
 
 

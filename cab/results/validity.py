@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from cab.files.text_table import read_csv
 from cab.results import cells
-from cab.results.cells import ANCHORS, FOLDER, NO_ATTENTION, SOFTMAX, TUNED, Anchors, Key, SuiteCell
+from cab.results.cells import ANCHORS, NO_ATTENTION, SOFTMAX, SUITE, TUNED, Anchors, Key, SuiteCell
 from cab.results.retained import baselines_of, by_cell, judged, points_of
-from cab.results.statistics import CONFIDENCE, MARGIN, Estimate, Verdict, difference, weighted_sum
+from cab.results.statistics import CONFIDENCE, EQUIVALENCE_MARGIN, Estimate, Verdict, difference, weighted_sum
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,15 +26,15 @@ MIN_DIFFERENT_PAIRS = 0.5
 corrected for their number."""
 MIN_GRADED = 0.5
 """Minimum share of attentions with K from 5 to 95."""
-MIN_ATTENTIONS = 4
+FEWEST_GRADED = 4
 """Minimum number of attentions besides the anchors, for a judgment of how a cell grades."""
 WINDOWED = "local"
 BOUNDED_STATES = ("linear", "cosformer", "performer", "abc", "s4d")
 """Attentions that decode with a constant-size state."""
 YES, NOT_JUDGED = "yes", "not judged"
-INVALID_FILE = FOLDER / "invalid.csv"
+INVALID_FILE = SUITE / "invalid.csv"
 """The invalid cells according to the reference results; tools/suite/tables.py writes them."""
-CHECKS = [
+VALIDITY_COLUMNS = [
     *("cell", "core", "attentions", "gap_lost", "gap_low", "different_pairs", "graded", "measures", "grades"),
     *("compared", "worse"),
 ]
@@ -54,7 +54,7 @@ def checks_frame(runs: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows = [check_cell(cell, cells.read_anchors().get(cell.key), of_cell) for cell, of_cell in by_cell(runs)]
-    return pd.DataFrame(rows, columns=CHECKS)
+    return pd.DataFrame(rows, columns=VALIDITY_COLUMNS)
 
 
 def check_cell(cell: SuiteCell, anchors: Anchors | None, runs: pd.DataFrame) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def check_cell(cell: SuiteCell, anchors: Anchors | None, runs: pd.DataFrame) -> 
     scored = {name: own for name, own in points_of(runs).items() if not name.endswith(TUNED)}
     points = {name: own for name, own in scored.items() if len(own) > 1}
     means = [statistics.fmean(own) for name, own in scored.items() if name not in ANCHORS]
-    graded = statistics.fmean(5 <= k <= 95 for k in means) if len(means) >= MIN_ATTENTIONS else math.nan
+    graded = statistics.fmean(5 <= k <= 95 for k in means) if len(means) >= FEWEST_GRADED else math.nan
     row = {"cell": str(cell), "core": "yes" if cell.core else "no", "attentions": 0, "graded": graded}
     row |= {"gap_lost": math.nan, "gap_low": math.nan, "different_pairs": math.nan, "compared": "", "worse": ""}
     baselines = baselines_of(runs, cell.metric)
@@ -87,7 +87,7 @@ def check_cell(cell: SuiteCell, anchors: Anchors | None, runs: pd.DataFrame) -> 
 
 def _different(estimates: Mapping[str, Estimate]) -> float:
     """Return the share of pairs that differ significantly and by a relevant share of the range; NaN for few."""
-    if len(estimates) < MIN_ATTENTIONS + len(ANCHORS):
+    if len(estimates) < FEWEST_GRADED + len(ANCHORS):
         return math.nan
     pairs = itertools.combinations([each for name, each in estimates.items() if name != NO_ATTENTION], 2)
     return statistics.fmean(_differ(*pair) for pair in pairs)
@@ -96,7 +96,7 @@ def _different(estimates: Mapping[str, Estimate]) -> float:
 def _differ(one: Estimate, other: Estimate) -> bool:
     clipped = [min(max(each.value, 0.0), 100.0) for each in (one, other)]
     gap = dataclasses.replace(difference(one, other), value=clipped[0] - clipped[1])
-    return gap.p_value < 1 - CONFIDENCE and abs(gap.value) >= MARGIN
+    return gap.p_value < 1 - CONFIDENCE and abs(gap.value) >= EQUIVALENCE_MARGIN
 
 
 def _lost(estimates: Mapping[str, Estimate], trivial: float) -> Estimate:

@@ -14,8 +14,8 @@ from cab.records.record import Record
 from cab.results import cells
 from cab.results.cells import ANCHORS, SuiteCell
 from cab.results.costs import cost_name, cost_of, is_committed, suite_states
-from cab.results.load import COLUMNS, OWN, REFERENCE, load, rows_of, runs_of
-from cab.results.retained import CELL, baselines_of, gains_of, suite_runs, unscored
+from cab.results.load import FRAME_COLUMNS, OWN, REFERENCE_SOURCE, load, rows_of, runs_of
+from cab.results.retained import CELL_KEY, baselines_of, gains_of, suite_runs, unscored
 from cab.results.statistics import ONE_SEED_LEGEND, ONE_SEED_MARK, Estimate, Verdict
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def frame_of(records: Iterable[Record]) -> pd.DataFrame:
     import pandas as pd
 
     pairs = [(record_path(Path("own"), f"{run.hash}-{run.attention_code[:8]}"), run) for run in records]
-    return pd.DataFrame(rows_of(pairs), columns=list(COLUMNS))
+    return pd.DataFrame(rows_of(pairs), columns=list(FRAME_COLUMNS))
 
 
 def _with_reference(frame: pd.DataFrame) -> pd.DataFrame:
@@ -93,7 +93,7 @@ def judge_attentions(names: Iterable[str], frame: pd.DataFrame) -> dict[str, lis
 
 def _verdicts(named: Sequence[Mapping[Any, Any]], gains: pd.DataFrame, runs: pd.DataFrame) -> Iterator[list[str]]:
     """Yield the lines on each name and pattern among the runs of an attention."""
-    source = min((run["source"] for run in named), key=(OWN, REFERENCE).index, default=OWN)
+    source = min((run["source"] for run in named), key=(OWN, REFERENCE_SOURCE).index, default=OWN)
     last = {(run["attention"], run["pattern"]): run for run in named if run["source"] == source}
     for (name, pattern), run in sorted(last.items(), key=lambda item: pattern_rank(item[0][1])):
         of_pair = [
@@ -109,7 +109,7 @@ def _verdict(run: Mapping[Any, Any], gains: pd.DataFrame, runs: pd.DataFrame) ->
     of_key = {cell.key: cell for cell in cells.suite_cells() if cell.pattern == run["pattern"]}
     scored = gains[gains["seeds"] > 0].sort_values("core", ascending=False, kind="stable")
     core = [cell for cell in of_key.values() if cell.core]
-    found = [of_key[key] for key in scored[CELL].itertuples(index=False, name=None)]
+    found = [of_key[key] for key in scored[CELL_KEY].itertuples(index=False, name=None)]
     missing = [str(cell) for cell in core if cell not in found]
     target, pattern = _target(run["config"]), run["pattern"]
     lines = [f"{run['attention']}, pattern {pattern}: {len(core) - len(missing)} of {len(core)} core cells"]
@@ -117,7 +117,7 @@ def _verdict(run: Mapping[Any, Any], gains: pd.DataFrame, runs: pd.DataFrame) ->
         command = f"cab run suite=core attention={target} pattern={pattern}"
         lines[0] += f"; without {', '.join(missing)} (`{command}`)"
     for gain, cell in zip(scored.itertuples(), found, strict=True):
-        head, *details = _summary(gain, cell, runs[(runs[CELL] == list(cell.key)).all(axis=1)])
+        head, *details = _summary(gain, cell, runs[(runs[CELL_KEY] == list(cell.key)).all(axis=1)])
         lines += [head, *(f"  {line}" for line in details)]
     lines += [
         f"not scored: {row.task} {row.backbone} {row.pattern}: {row.reason}" for row in unscored(runs).itertuples()

@@ -21,7 +21,7 @@ from cab.runner.engine import Run, StepObserver, choose_device, find_engine, loa
 from cab.runner.processes import Processes
 from cab.spec import Spec
 
-STEPS = 20
+TIMED_STEPS = 20
 """Steps that are timed; the first quarter is not counted."""
 
 
@@ -34,7 +34,7 @@ def training_hours(cell: Cell) -> float:
         loss.item()  # waits for the device
         times.append(time.perf_counter())
 
-    train_first_steps(cell, make_initial_backbone(cell), STEPS, note, device=cell.config.device)
+    train_first_steps(cell, make_initial_backbone(cell), TIMED_STEPS, note, device=cell.config.device)
     seconds = [after - before for before, after in itertools.pairwise(times)]
     examples = len(cell.task.training_set)  # type: ignore[arg-type]
     num_steps = cell.config.trainer.num_steps(max(1, examples // cell.config.trainer.batch_size))

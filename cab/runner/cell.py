@@ -17,7 +17,7 @@ from cab.patterns import Pattern
 from cab.records.files import paths_of_hash, record_path
 from cab.records.identity import changed, configured, flat, hash_of, other_engine, settings
 from cab.records.record import Record
-from cab.registry.entries import Entry
+from cab.registry.entries import RegistryEntry
 from cab.registry.names import is_file
 from cab.registry.program import code_of, engine_module, is_foreign
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
@@ -29,7 +29,7 @@ from cab.spec import Spec
 if TYPE_CHECKING:
     from cab.task import Task
 
-GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
+CELL_GROUPS = ("task", "dataset", "backbone", "pattern", "attention")
 """Groups that are chosen by name, in the order of :func:`runnable_cells`."""
 GPU = "GPU"
 """Hardware of the hours in Table 15."""
@@ -117,7 +117,7 @@ class Cell:
         """Files of users and packages of plug-ins that a run imports; they could change the next run of a process."""
         config = self.config
         specs = [config.attention, *config.other_attention.values()]
-        entries: list[Entry[Any]] = [TASKS.get(config.task.name), BACKBONES.get(config.backbone.name)]
+        entries: list[RegistryEntry[Any]] = [TASKS.get(config.task.name), BACKBONES.get(config.backbone.name)]
         entries += [part for spec in specs for part in parts_of(ATTENTIONS.get(spec.name)).values()]
         files = {entry.name.rpartition(":")[0] for entry in entries if is_file(entry.name)}
         modules = [engine_module(config.engine), *(entry.location.module for entry in entries)]
@@ -197,7 +197,9 @@ def current_config(record: Record) -> dict[str, Any]:
     return config
 
 
-def _current_options(entry: Entry, options: Mapping[str, Any], path: str, changed: Iterable[str]) -> dict[str, Any]:
+def _current_options(
+    entry: RegistryEntry, options: Mapping[str, Any], path: str, changed: Iterable[str]
+) -> dict[str, Any]:
     """Return recorded options with the names of today, those of the parts of a stack included."""
     options = dict(options)
     for name, earlier in getattr(entry.cls, "renamed", {}).items():
@@ -269,7 +271,7 @@ def runnable_cells(stacks: Iterable[str] = (), own: Sequence[str] = ()) -> list[
 
 
 def why_not_runnable(named: Mapping[str, str], *, has_source: bool = False) -> str:
-    """Return the reason why no runnable cell has these names of :data:`GROUPS`."""
+    """Return the reason why no runnable cell has these names of :data:`CELL_GROUPS`."""
     pattern = Pattern.parse(named["pattern"]) if "pattern" in named else None
     try:
         if {"task", "dataset"} <= named.keys():

@@ -35,7 +35,7 @@ from cab.runner.provenance import identity_of
 
 @dataclass(frozen=True)
 class Training:
-    """Result of a training; the weights to evaluate are in the backbone. See :class:`cab.records.record.Cost`.
+    """Result of a training; the weights to evaluate are in the backbone. See :class:`cab.records.record.RunCost`.
 
     Attributes:
         history: entries with ``step``, ``loss`` and ``validation``, in nats.

@@ -23,7 +23,7 @@ from cab.weights import load_file as load_file, load_weights as load_weights
 log = logging.getLogger(__name__)
 
 LOCK = "lock"
-ABOUT = "cell.json"
+CELL_FILE = "cell.json"
 """File with the cell, its configuration, command and identity, and the time at which the run was started.
 
 A record of an earlier start is kept until the run has a new one.
@@ -78,7 +78,7 @@ def start_run(folder: Path, about: Mapping[str, Any], identity: Identity, *, sta
             if child.name not in (LOCK, weights_path(folder.parent, folder.name).name) or child.is_symlink():
                 shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
     started = str(earlier.get("started", started)) if continues else started
-    with replacing(folder / ABOUT) as temporary:
+    with replacing(folder / CELL_FILE) as temporary:
         temporary.write_text(json.dumps({**about, "identity": identity.to_plain(), "started": started}, indent=1))
     return started
 
@@ -101,7 +101,7 @@ def discard_leftovers(folder: Path) -> None:
 def _about(folder: Path) -> dict[str, Any]:
     """Return what was started in ``folder``; empty if nothing was, or the file is damaged."""
     try:
-        content = json.loads((folder / ABOUT).read_text())
+        content = json.loads((folder / CELL_FILE).read_text())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -151,7 +151,7 @@ def cell_statuses(results_dir: Path) -> list[CellStatus]:
     if not results_dir.is_dir():
         raise UserError(f"{results_dir} is not a folder: name the results_dir of a run")
     recorded = [path for path in record_paths(results_dir) if not is_replacing(path.with_suffix(""))]
-    started = [path.parent for path in results_dir.glob(f"*/{ABOUT}")]
+    started = [path.parent for path in results_dir.glob(f"*/{CELL_FILE}")]
     statuses: dict[str, CellStatus] = {}
     for path in recorded:
         status = _status_of_record(path)
@@ -187,7 +187,7 @@ def _status_of_folder(folder: Path) -> CellStatus:
     try:
         cell, config, command = dict(content["cell"]), dict(content["config"]), content["command"]
     except (KeyError, TypeError, ValueError):
-        return CellStatus({}, "broken", f"{folder / ABOUT} cannot be read")
+        return CellStatus({}, "broken", f"{folder / CELL_FILE} cannot be read")
     steps = [path.stem.removeprefix("step-").lstrip("0") for path in sorted(folder.glob("step-*.ckpt"))]
     detail = f"checkpoint at step {steps[-1]}" if steps else "no checkpoint yet"
     status = "running" if is_locked(folder / LOCK) else "interrupted"

@@ -28,7 +28,7 @@ from cab.registry.names import is_generated, is_stack
 from cab.registry.registries import ATTENTIONS, TASKS
 from cab.registry.stacks import parts_of
 from cab.registry.tables import config_folders, tuning_rows
-from cab.runner.cell import GROUPS, Cell, runnable_cells, why_not_runnable
+from cab.runner.cell import CELL_GROUPS, Cell, runnable_cells, why_not_runnable
 from cab.runner.engine import check_without_data
 from cab.runner.folder import cell_statuses
 from cab.runner.pending import listed_as_pending
@@ -38,7 +38,7 @@ from cab.runner.run import run_cell
 if TYPE_CHECKING:
     from cab.data.sources import DataSet
 
-MISSING = "???"
+NO_DEFAULT = "???"
 OVERRIDING = tuple(f"configs/{group}/" for group in ("preset", "size", "recipe", "data_recipe"))
 """Files that override defaults; all other files define them."""
 NAMED_GROUPS = ("task", "dataset", "backbone", "attention", "trainer", "logger", "cluster")
@@ -149,7 +149,7 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     named: dict[str, list[str]] = {}
     settings: list[tuple[str, list[str]]] = []
     for override in parse_overrides(list(arguments)):
-        if override.key_or_group in GROUPS:
+        if override.key_or_group in CELL_GROUPS:
             listed = names_of(override)
             is_attention = override.key_or_group == "attention"
             named[override.key_or_group] = list(map(attention_name, listed)) if is_attention else listed
@@ -166,11 +166,13 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
         and ("task" in named or cell[0] in indexed)
         and ("backbone" in named or cell[2] in TASKS.get(cell[0]).names)
     )
-    choices = [named.get(group, list(dict.fromkeys(cell[i] for cell in runnable))) for i, group in enumerate(GROUPS)]
+    choices = [
+        named.get(group, list(dict.fromkeys(cell[i] for cell in runnable))) for i, group in enumerate(CELL_GROUPS)
+    ]
     cells: dict[tuple[str, ...], None] = {}
     for names in itertools.product(*choices):
         if names in runnable:
-            groups = dict(zip(GROUPS, names, strict=True))
+            groups = dict(zip(CELL_GROUPS, names, strict=True))
             applicable = [alternatives for key, alternatives in settings if _applies(key, groups)]
             for options in itertools.product(*applicable):
                 cells[(*(f"{group}={written(name)}" for group, name in groups.items()), *options)] = None
@@ -179,8 +181,8 @@ def expand(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
 
 def _left_out(named: Mapping[str, list[str]], runnable: Iterable[tuple[str, ...]], *, has_source: bool) -> list[str]:
     """Return the distinct reasons why combinations of named groups cannot run."""
-    groups = [group for group in GROUPS if group in named]
-    possible = {tuple(cell[GROUPS.index(group)] for group in groups) for cell in runnable}
+    groups = [group for group in CELL_GROUPS if group in named]
+    possible = {tuple(cell[CELL_GROUPS.index(group)] for group in groups) for cell in runnable}
     combinations = itertools.product(*(named[group] for group in groups))
     impossible = [dict(zip(groups, names, strict=True)) for names in combinations if names not in possible]
     return list(dict.fromkeys(why_not_runnable(names, has_source=has_source) for names in impossible))
@@ -239,10 +241,10 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[list
     overridden = {text.lstrip("+").partition("=")[0]: text in added for text in overrides}
     rows = []
     for name, value in flat(config).items():
-        settings = [layer[name] for layer in layers if name in layer] or [(MISSING, "")]
+        settings = [layer[name] for layer in layers if name in layer] or [(NO_DEFAULT, "")]
         (default, origin), source = settings[0], settings[-1][1]
         if origin.startswith(OVERRIDING):
-            default = MISSING
+            default = NO_DEFAULT
         elif len(settings) == 1:
             source = f"default of {origin}"
         if name in tuned:
@@ -250,7 +252,7 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[list
         for key, is_added in overridden.items():
             if name in (key, f"{key}.name") or (key not in NAMED_GROUPS and name.startswith(f"{key}.")):
                 source = "the only one of the task" if is_added else "command line"
-        shown = "" if default == MISSING or _text(default) == _text(value) else _text(default)
+        shown = "" if default == NO_DEFAULT or _text(default) == _text(value) else _text(default)
         rows.append([name, _text(value), shown, source])
     return rows
 

@@ -15,7 +15,7 @@ from cab.runner.folder import CellStatus, cell_statuses
 if TYPE_CHECKING:  # imports torch, without which statuses are read
     from cab.runner.report import Job
 
-FOLDER = ".pending"
+PENDING_FOLDER = ".pending"
 """Folder of the results with one file per sweep that has not ended."""
 
 
@@ -38,7 +38,7 @@ def listed_as_pending(jobs: Iterable[Job], *, ends: bool = True) -> Iterator[Non
     paths = []
     for folder, rows in cells.items():
         text = json.dumps(rows)
-        paths.append(folder / FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json")
+        paths.append(folder / PENDING_FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json")
         paths[-1].parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(paths[-1].parent, is_locked=False)
         with replacing(paths[-1]) as partial:
@@ -55,7 +55,7 @@ def statuses_of(results_dir: Path) -> list[CellStatus]:
     statuses = cell_statuses(results_dir)
     started = {status.hash for status in statuses}
     pending = {}
-    for path in sorted((results_dir / FOLDER).glob("*.json")):
+    for path in sorted((results_dir / PENDING_FOLDER).glob("*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a file that is being replaced, or damaged
             for row in json.loads(path.read_text()):
                 if row["hash"] not in started:

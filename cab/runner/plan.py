@@ -14,7 +14,7 @@ from cab.data.sources import data_set, data_sets
 from cab.errors import exits_as_errors, first_line
 from cab.files.text_table import counted
 from cab.records.identity import hash_of
-from cab.runner.calibration import STEPS, training_hours
+from cab.runner.calibration import TIMED_STEPS, training_hours
 from cab.runner.cell import GPU, Cell
 from cab.runner.engine import check_without_data
 from cab.runner.provenance import load_per_core
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 PLAN_COLUMNS = ("expected_time", "record", "command")
 SUMMARY_COLUMNS = ("pattern", "task", "backbone", "dataset", "runs", "to_do", "hours_per_run", "hours")
 GPU_HERE = "this GPU"
-BUSY = 1.1
+BUSY_LOAD = 1.1
 """Load per core from which the times of steps are those of a busy machine."""
 REUSED = "reused"
 """Status of a run that trains the same network as an earlier one of the plan."""
@@ -150,7 +150,7 @@ def summary_rows(runs: Sequence[PlannedRun]) -> list[list[str]]:
 def _of_load(device: str) -> str:
     """Return a warning that steps on busy cores take longer than on idle ones; empty for a GPU."""
     load = load_per_core() if device == "cpu" else 0.0
-    return f"; other programs use the cores (load {load:.1f} per core): time again when they end" * (load > BUSY)
+    return f"; other programs use the cores (load {load:.1f} per core): time again when they end" * (load > BUSY_LOAD)
 
 
 def _counts(runs: Sequence[PlannedRun]) -> list[str]:
@@ -223,7 +223,7 @@ def plan_notes(runs: Sequence[PlannedRun], cluster: SlurmConfig, *, gpus: int = 
         texts = ", ".join(f"{_digits(hours)} hours ({name or 'unknown'})" for name, hours in earlier.items())
         yield (
             f"{counted(len(timed_here), 'run')}: {_digits(sum(run.hours_to_do for run in timed_here))} hours of "
-            f"training by {STEPS} steps on {timed_here[0].hardware}, without validation and test; earlier {texts}"
+            f"training by {TIMED_STEPS} steps on {timed_here[0].hardware}, without validation and test; earlier {texts}"
             f"{_of_load(timed_here[0].device)}"
         )
     reused = [run for run in runs if run.status == REUSED]

@@ -32,7 +32,7 @@ PACKAGES = (
     "scikit-image", "pillow", "librosa", "soundfile", "rouge-score",
 )  # fmt: skip
 """Packages that can change results."""
-PROJECT = ("cab.runner.run", "cab.construction", "cab.recipe")
+PROJECT_ROOTS = ("cab.runner.run", "cab.construction", "cab.recipe")
 """Modules of ``cab`` that train and evaluate a cell; the program has what they import."""
 
 
@@ -73,7 +73,7 @@ def program_of(cell: Cell, *, is_planned: bool = False) -> Program:
     attention = modules_of([cell.classes["attention"]], follows_packages=not is_planned)
     attention = {name: digest for name, digest in attention.items() if not is_of_cab(name)}
     foreign = [] if is_planned else foreign_files()
-    roots: list[type | str | Path] = [*cell.classes.values(), *cell.other_classes, *PROJECT, *foreign]
+    roots: list[type | str | Path] = [*cell.classes.values(), *cell.other_classes, *PROJECT_ROOTS, *foreign]
     project = modules_of([*roots, engine_module(cell.config.engine)], is_running=True, follows_packages=not is_planned)
     if not is_planned:
         known = {f"{LIBRARY}{package}" for package in PACKAGES}
@@ -187,7 +187,7 @@ class ResourceUsage:
             Path("/proc/self/clear_refs").write_text("5")
 
     def cpu(self) -> dict[str, Any]:
-        """Return ``cpu_seconds`` and ``load`` of a :class:`cab.records.record.Cost`."""
+        """Return ``cpu_seconds`` and ``load`` of a :class:`cab.records.record.RunCost`."""
         return {"cpu_seconds": sum(os.times()[:4]) - self._seconds, "load": (self._load + load_per_core()) / 2}
 
     def memory(self) -> dict[str, Any]:

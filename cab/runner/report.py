@@ -18,7 +18,7 @@ from cab.errors import UnsupportedError, UserError, first_line
 from cab.files.disk import check_writable
 from cab.records.files import paths_of_hash, record_path
 from cab.records.identity import DECISIVE, Identity, described, differences
-from cab.records.record import Cost, Record, Status
+from cab.records.record import Record, RunCost, Status
 from cab.registry.program import UNKNOWN
 from cab.runner.cell import Cell
 from cab.runner.folder import discard_leftovers, is_replacing
@@ -27,7 +27,7 @@ from cab.runner.provenance import about_run, identity_of
 
 log = logging.getLogger("cab")
 
-BUSY = os.EX_TEMPFAIL
+EXIT_BUSY = os.EX_TEMPFAIL
 """Exit status of a command whose only cell another process is running."""
 
 
@@ -245,9 +245,9 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        """1 if there are failures; :data:`BUSY` if another process runs the only cell; else 0."""
+        """1 if there are failures; :data:`EXIT_BUSY` if another process runs the only cell; else 0."""
         is_busy = self.raises and any(outcome.kind == "locked" for outcome in self.outcomes)
-        return 1 if self.failures else BUSY if is_busy else 0
+        return 1 if self.failures else EXIT_BUSY if is_busy else 0
 
     def add(self, outcome: Outcome) -> None:
         """Add and log an outcome."""
@@ -350,5 +350,5 @@ def record_lost_run(cell: Cell, command: str, error: Exception) -> None:
     if path.exists() and not is_replacing(path.with_suffix("")):
         return
     about, status = about_run(cell, command, None), status_of(error)
-    record = Record.failed(about, status=status, error=error, step=None, cost=Cost(), metrics=cell.task.metrics)
+    record = Record.failed(about, status=status, error=error, step=None, cost=RunCost(), metrics=cell.task.metrics)
     record.write(cell.config.results_dir, cell.name)

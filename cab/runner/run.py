@@ -20,12 +20,12 @@ from cab.files.cache import report_waiting
 from cab.files.disk import check_writable, disk_errors, is_full_disk, replacing
 from cab.files.numbers import is_finite
 from cab.records.files import record_path, weights_path
-from cab.records.record import Cost, Record, RunMetadata, Status, now
+from cab.records.record import Record, RunCost, RunMetadata, Status, now
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.cell import GPU, Cell
 from cab.runner.engine import Run, Training, make_initial_backbone, open_run
 from cab.runner.evaluation import evaluate
-from cab.runner.folder import ABOUT, atomic_save, discard_progress, lock_run_dir, start_run
+from cab.runner.folder import CELL_FILE, atomic_save, discard_progress, lock_run_dir, start_run
 from cab.runner.processes import status_of
 from cab.runner.provenance import ResourceUsage, about_run, program_of
 from cab.runner.report import ExistingRecords, Outcome, cached
@@ -104,7 +104,7 @@ def _attempt(run: Run, began: str = "") -> Record | None:
         (run.folder / "traceback.txt").write_text(traceback.format_exc(), errors="backslashreplace")
         seconds, step = time.perf_counter() - started, getattr(error, "step", None)
         times = {"train_seconds": seconds, "wall_seconds": seconds, **usage.cpu()}
-        cost = Cost(steps=step, processes=run.processes.count, **times)
+        cost = RunCost(steps=step, processes=run.processes.count, **times)
         status, metrics = status_of(error), run.cell.task.metrics
         about = dataclasses.replace(about, program=program_of(run.cell))
         return Record.failed(about, status=status, error=error, step=step, cost=cost, metrics=metrics)
@@ -207,7 +207,7 @@ def _check_scores(cell: Cell, scores: Mapping[str, float], warnings: list[str]) 
 
 def _cost(
     run: Run, training: Training, usage: ResourceUsage, params: int, trained: float, wall: float, warnings: list[str]
-) -> Cost:
+) -> RunCost:
     """Return the cost of a run from the seconds of this process until it had trained, and until now."""
     cost = {
         "params": params,
@@ -223,7 +223,7 @@ def _cost(
         hours, hardware = run.cell.expected_hours() or (None, "")
         measured = {**usage.memory(), **usage.cpu(), "expected_gpu_hours": hours if hardware == GPU else None}
         cost = {**measured, **({"cpu_seconds": None} if training.earlier_seconds else {}), **cost}
-    return Cost(**cost)
+    return RunCost(**cost)
 
 
 def reuse_result(run: Run, existing: ExistingRecords) -> Record | None:
@@ -247,7 +247,7 @@ def reuse_result(run: Run, existing: ExistingRecords) -> Record | None:
         changes = {name: getattr(about, name) for name in names}
         changes["config"] = {**about.config, "trainer": record.config["trainer"]}  # the precision on its device
         weights = weights_path(twin.config.results_dir, twin.name)
-        (run.folder / ABOUT).unlink(missing_ok=True)  # of an interrupted run, which would count as started afresh
+        (run.folder / CELL_FILE).unlink(missing_ok=True)  # of an interrupted run, which would count as started afresh
         if weights.exists():
             with replacing(weights_path(cell.config.results_dir, cell.name)) as temporary:
                 shutil.copyfile(weights, temporary)

@@ -33,7 +33,7 @@ log = logging.getLogger("cab")
 
 ARRAY = 1000
 """Largest number of jobs per array; fewer if the cluster allows fewer."""
-POLL_SECONDS = 5.0
+POLL_SECONDS = 5.0  # between two calls of squeue
 PYTHON = f"{shlex.quote(sys.executable)} -P"
 """Interpreter of the jobs; a tasks.py in the working folder must not replace ours."""
 STAY_WHILE_PREEMPTED = """\

@@ -17,8 +17,8 @@ DAY = 1440
 """Longest time limit in minutes of a job that is not set."""
 LEAST = 60
 """Shortest one: the hours of small presets are measured on other hardware."""
-MARGIN = 1.5
-MOST_GPUS = 8
+TIME_MARGIN = 1.5  # factor of the expected hours, which differ between machines
+MOST_GPUS = 8  # requested on a node if the user sets no number
 
 
 def request_of(cell: Cell, options: SlurmConfig) -> SlurmConfig:
@@ -29,7 +29,7 @@ def request_of(cell: Cell, options: SlurmConfig) -> SlurmConfig:
         gpus, most = 1, (options.time or DAY) / 60 * (1 + options.max_requeues)
         while hours < math.inf and hours / (gpus * max(1, options.nodes)) > most and gpus < MOST_GPUS:
             gpus *= 2
-    minutes = 60 * MARGIN * hours / max(1, gpus * options.nodes)
+    minutes = 60 * TIME_MARGIN * hours / max(1, gpus * options.nodes)
     time = options.time
     if time is None:
         time = DAY if minutes >= DAY else max(LEAST, math.ceil(minutes))

@@ -21,7 +21,7 @@ from tasks.lm.task import LM
 from tasks.mlm.task import MLM
 from tasks.sum.task import Sum
 
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_accurate"}
+FAIRSEQ_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_accurate"}
 """Activation names: ours, and fairseq's."""
 LACKING = ("residual", "norm", "feed_forward", "share_embeddings")
 """Backbone options that fairseq supports with their default values only.
@@ -111,7 +111,7 @@ def _architecture(name: str, options: Mapping[str, Any]) -> list[str]:
         raise UnsupportedError(
             "engine=fairseq does not support backbone.positions=none; change it, or use engine=torch"
         )
-    arguments = ["--arch", "cab_gpt2", "--activation-fn", ACTIVATIONS[options["activation"]]]
+    arguments = ["--arch", "cab_gpt2", "--activation-fn", FAIRSEQ_ACTIVATIONS[options["activation"]]]
     if options["positions"] == "learned":
         arguments += ["--decoder-learned-pos", "--max-target-positions", str(options["max_length"])]
     if not options["scale_embedding"]:

@@ -11,12 +11,12 @@ from tasks.bpe import vocabulary_size
 from tasks.corpus.tokens import BEGIN, END, NUM_SPECIAL, PAD, Corpus
 from tasks.lm.task import LM
 from tasks.mlm.task import MLM
-from tasks.sum.data import SPECIAL, special_tokens
+from tasks.sum.data import SPECIAL_TOKENS, special_tokens
 from tasks.sum.task import Sum
 
-PARTS = {"train": "train", "validation": "valid", "val": "valid", "test": "test"}
+FAIRSEQ_SPLITS = {"train": "train", "validation": "valid", "val": "valid", "test": "test"}
 """Names of the parts: ours, and fairseq's."""
-VERSION = 1
+FILES_VERSION = 1  # of the written files; increase when they change
 
 
 def fairseq_data(task: LM | MLM | Sum) -> Path:
@@ -28,20 +28,22 @@ def fairseq_data(task: LM | MLM | Sum) -> Path:
     if isinstance(task, Sum):
         if special_tokens(task.bpe) != (BEGIN, PAD, END):
             raise UserError(
-                f"engine=fairseq needs a tokenizer whose tokens {', '.join(SPECIAL[:3])} are entries 0, 1 and 2, "
-                f"got {special_tokens(task.bpe)}; use engine=torch"
+                f"engine=fairseq needs a tokenizer whose tokens {', '.join(SPECIAL_TOKENS[:3])} are entries 0, 1 and "
+                f"2, got {special_tokens(task.bpe)}; use engine=torch"
             )
         names = {part: pairs.texts.parent.name for part, pairs in task.splits.items()}  # of the cache: their hashes
-        return prepared("fairseq-data", {"pairs": names, "version": VERSION}, lambda folder: _write_pairs(task, folder))
+        return prepared(
+            "fairseq-data", {"pairs": names, "version": FILES_VERSION}, lambda folder: _write_pairs(task, folder)
+        )
     corpus = task.corpus
-    key = {"corpus": corpus.key, "tokenizer": corpus.tokenizer.to_str(), "version": VERSION}
+    key = {"corpus": corpus.key, "tokenizer": corpus.tokenizer.to_str(), "version": FILES_VERSION}
     return prepared("fairseq-data", key, lambda folder: _preprocess(corpus, folder))
 
 
 def _write_pairs(task: Sum, folder: Path) -> None:
     write_dictionaries(task, folder)
     for part, pairs in task.splits.items():
-        command = ["-P", "-m", "cab_fairseq.pairs", str(pairs.texts.parent), str(folder / PARTS[part])]
+        command = ["-P", "-m", "cab_fairseq.pairs", str(pairs.texts.parent), str(folder / FAIRSEQ_SPLITS[part])]
         environment.run("python", command, log=folder / "pairs.log")
 
 
@@ -54,7 +56,7 @@ def write_dictionaries(task: Sum, folder: Path) -> None:
 
 def _preprocess(corpus: Corpus, folder: Path) -> None:
     write_dictionary(corpus, folder / "types.txt")
-    parts = {part: PARTS[part] for part in corpus.files}
+    parts = {part: FAIRSEQ_SPLITS[part] for part in corpus.files}
     for part, name in parts.items():
         write_lines(corpus, part, folder / name)
     arguments = ["--only-source", "--destdir", str(folder), "--srcdict", str(folder / "types.txt")]

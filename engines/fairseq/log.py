@@ -16,9 +16,9 @@ from engines.torch.loggers import Loggers
 from engines.torch.loop import make_order
 
 STATISTICS = re.compile(r"\| (train_inner|valid|test) \| (\{.*\})$")
-COLUMNS = {"learning_rate": "learning_rate", "gradient_norm": "gnorm", "epoch": "update"}
+LOGGED_COLUMNS = {"learning_rate": "learning_rate", "gradient_norm": "gnorm", "epoch": "update"}
 """Columns of ``metrics.csv``, and their names in the log; the first one is of CAB's plug-in."""
-LOSSES = ("loss", "validation", "auxiliary_loss")
+LOSS_COLUMNS = ("loss", "validation", "auxiliary_loss")
 Row = dict[str, float | None]
 
 
@@ -62,7 +62,7 @@ class Rows:
         for name, unit in (("loss", math.log(2)), ("auxiliary_loss", 1.0)):
             if name in numbers:
                 self._losses[name].append(float(numbers[name]) * unit)
-        self._row |= {name: float(numbers[theirs]) for name, theirs in COLUMNS.items() if theirs in numbers}
+        self._row |= {name: float(numbers[theirs]) for name, theirs in LOGGED_COLUMNS.items() if theirs in numbers}
         if float(numbers.get("wpb", 0)):  # words per batch; a rate of updates would be rounded to two decimals
             self._row["examples_per_second"] = float(numbers["wps"]) / float(numbers["wpb"]) * float(numbers["bsz"])
 
@@ -82,7 +82,7 @@ def history(lines: Iterable[str], every: int) -> list[Row]:
     entries: dict[int, Row] = {}
     for row in filter(None, complete):
         empty = {"step": row["step"], "loss": None, "validation": None}
-        entries[int(row["step"] or 0)] = empty | {name: row[name] for name in LOSSES if name in row}
+        entries[int(row["step"] or 0)] = empty | {name: row[name] for name in LOSS_COLUMNS if name in row}
     return [entries[step] for step in sorted(entries)]
 
 

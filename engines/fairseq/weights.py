@@ -44,7 +44,7 @@ STACKS = {
     "decoder_layers": "decoder.layers",
     "layers": "encoder.sentence_encoder.layers",
 }
-NAMES = (
+WEIGHT_NAMES = (
     *((re.escape(ours), theirs) for ours, theirs in MODULES.items()),
     *(
         (rf"{stack}\.(\d+)\.{re.escape(ours)}", rf"{name}.\1.{theirs}")
@@ -72,7 +72,7 @@ def write_checkpoint(backbone: Backbone, path: Path, arguments: Sequence[str]) -
 
 def fairseq_weights(backbone: Backbone) -> dict[str, Tensor]:
     """Return the backbone's weights with fairseq's names."""
-    weights = rename(backbone.state_dict(), NAMES)
+    weights = rename(backbone.state_dict(), WEIGHT_NAMES)
     tables = {name: weights[table] for name, table in TIED.items() if table in weights and name not in weights}
     for name in [name for name in weights if name.endswith("embed_tokens.weight")]:
         tables[name.replace("embed_tokens.weight", "version")] = torch.tensor([3.0])
@@ -87,7 +87,7 @@ def fairseq_weights(backbone: Backbone) -> dict[str, Tensor]:
 def load_weights(backbone: Backbone, weights: Mapping[str, Tensor]) -> None:
     """Load weights with fairseq's names into the backbone."""
     ours = backbone.state_dict()
-    loaded = {name: weights[theirs] for name, theirs in zip(ours, rename(ours, NAMES), strict=True)}
+    loaded = {name: weights[theirs] for name, theirs in zip(ours, rename(ours, WEIGHT_NAMES), strict=True)}
     for name in [name for name in ours if name.endswith("positions.table.weight")]:
         loaded[name] = loaded[name][-len(ours[name]) :]  # without fairseq's unused rows
     if isinstance(backbone, Transformer):

@@ -26,7 +26,7 @@ from cab.runner.provenance import peak_memory
 
 log = logging.getLogger(__name__)
 
-COLUMNS = (
+METRICS_COLUMNS = (
     "step", "loss", "validation", "auxiliary_loss", "learning_rate", "gradient_norm", "examples_per_second",
     "tokens_per_second", "mfu", "epoch", "peak_memory_bytes",
 )  # fmt: skip
@@ -116,7 +116,7 @@ class MetricsFile:
     def __init__(self, cell: Cell, folder: Path, start: int) -> None:  # noqa: ARG002
         kept = rows_until(folder, start)
         self._file = (folder / "metrics.csv").open("w", newline="")
-        self._rows = csv.DictWriter(self._file, COLUMNS, extrasaction="ignore")
+        self._rows = csv.DictWriter(self._file, METRICS_COLUMNS, extrasaction="ignore")
         self._rows.writeheader()
         self._rows.writerows(kept)
         self._file.flush()

@@ -11,7 +11,7 @@ import logging
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +25,19 @@ from cab.runner.engine import Run, Training
 from cab.runner.evaluation import DeviceBatches
 from cab.task import Task
 from cab.training import after_optimizer_step, auxiliary_loss, on_device_of
-from engines.torch.checkpoints import Checkpoints, Entry, LossMean, TrainingState, averaged_steps, checkpoint_files
+from engines.torch.checkpoints import (
+    Checkpoints,
+    Entry,
+    LossMean,
+    RecurrentMemory,
+    TrainingState,
+    averaged_steps,
+    checkpoint_files,
+)
 from engines.torch.loggers import Loggers
 from engines.torch.optimizer import clip_gradients, make_scheduler, whole, whole_state_dict
 from engines.torch.parallel import Distributed, SingleProcess
 from engines.torch.speed import Speed
-
-if TYPE_CHECKING:
-    from engines.torch.recurrent_memory import RecurrentMemory
 
 log = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from cab.runner.engine import Run
 
 log = logging.getLogger("cab")
 
-PARTS = ("batch", "forward", "backward", "optimizer")
-WARM_UP, STEPS = 3, 5
-OPERATORS = 30
-COLUMNS = ("kind", "name", "calls", "seconds", "share")
+STEP_PARTS = ("batch", "forward", "backward", "optimizer")
+WARM_UP, PROFILED_STEPS = 3, 5
+NUM_OPERATORS = 30  # the slowest ones
+PROFILE_COLUMNS = ("kind", "name", "calls", "seconds", "share")
 
 
 class StepProfile:
@@ -38,7 +38,7 @@ class StepProfile:
         self.folder, self.device, self.is_first = run.folder, run.device, run.processes.is_first
         remaining = order.num_steps - order.start
         start = min(WARM_UP, max(0, remaining - 1))
-        self.steps = range(start, min(start + STEPS, remaining))
+        self.steps = range(start, min(start + PROFILED_STEPS, remaining))
         self._profiler = torch.profiler.profile(schedule=self._action, on_trace_ready=self._finish)
         self._profiler.start()
         if self.device.type == "cuda":
@@ -73,17 +73,17 @@ class StepProfile:
             return
         events = {event.key: event for event in profiler.key_averages()}
         scale = 1e-6 / len(self.steps)
-        parts = {name: scale * events[f"cab::{name}"].cpu_time_total for name in (*PARTS, "step")}
+        parts = {name: scale * events[f"cab::{name}"].cpu_time_total for name in (*STEP_PARTS, "step")}
         step = parts.pop("step")
         parts |= {"other": step - sum(parts.values()), "step": step}
         rows = [("part", name, 1, seconds) for name, seconds in parts.items()]
         time = f"self_{'device' if self.device.type == 'cuda' else 'cpu'}_time_total"
         operators = [event for key, event in events.items() if not key.startswith(("cab::", "ProfilerStep"))]
-        for event in sorted(operators, key=lambda event: -getattr(event, time))[:OPERATORS]:
+        for event in sorted(operators, key=lambda event: -getattr(event, time))[:NUM_OPERATORS]:
             rows.append(("operator", event.key, round(event.count / len(self.steps)), scale * getattr(event, time)))
         with (self.folder / "profile.csv").open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
+            writer.writerow(PROFILE_COLUMNS)
             writer.writerows((*row, f"{seconds:.6g}", f"{seconds / step:.4f}") for *row, seconds in rows)
         profiler.export_chrome_trace(str(self.folder / "trace.json"))
         shares = ", ".join(f"{name} {100 * seconds / step:.0f}%" for name, seconds in parts.items() if name != "step")

@@ -1,21 +1,31 @@
-"""Training speed: examples and tokens per second, and model FLOPs utilization (MFU)."""
+"""Training speed: examples and tokens per second, and model FLOPs utilization (MFU).
+
+Tokens and FLOPs of a step are counted on shapes: without a GPU, and without the network's memory.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import re
 import statistics
 import time
+import warnings
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.hooks import RemovableHandle
 
+from cab import Attention
 from cab.config.run_config import Precision
 from cab.errors import optional
+from cab.kernels import use
 from cab.registry.tables import read_rows
-from cab.runner.batches import StepBatches
-from cab.runner.engine import Run
-from engines.torch.step_size import StepSize, note_queries, step_size
+from cab.runner.batches import SeededItems, StepBatches, mix_seed
+from cab.runner.engine import Run, make_backbone
 
 
 class Speed:
@@ -81,3 +91,127 @@ def peak_flops(gpu: str, precision: Precision) -> float | None:
     else:
         column = "tflops_16bit"
     return 1e12 * float(row[column])
+
+
+PASSES = 3
+"""Forward and backward pass in forward passes: the gradient of a product has one product per factor."""
+
+
+class StepSize(NamedTuple):
+    """Size of a training step, per example.
+
+    Attributes:
+        tokens: positions of the longest query of an attention layer.
+        flops: model FLOPs of Chowdhery et al. (2022, appendix B): matrix products, convolutions, and softmax attention
+            with its masked pairs, forward and backward, without recomputation; None if they were not counted.
+    """
+
+    tokens: float
+    flops: float | None
+
+
+def step_size(run: Run, order: StepBatches) -> StepSize | None:
+    """Count the next step from its first micro-batch; None without a next step or an attention layer."""
+    draw = next(iter(order), None)
+    if draw is None:
+        return None
+    task, examples = copy.copy(run.cell.task), len(draw.indices)
+    _, batch = SeededItems(task.training_set, order.seed).__getitems__(draw)
+    quiet = warnings.catch_warnings(action="ignore")
+    with use("pytorch"), torch.random.fork_rng(devices=[]), torch.no_grad(), quiet, ShapesOnly() as shapes:
+        network = make_backbone(run.cell).train()
+        queries, _ = note_queries(network)
+        torch.manual_seed(mix_seed(order.seed, draw.number))  # as in the step
+        task.recurrent_loss(network, batch, None) if task.recurrent else task.loss(network, batch)
+    return StepSize(queries[0] / examples, PASSES * shapes.flops / examples) if queries else None
+
+
+def note_queries(network: nn.Module) -> tuple[list[int], list[RemovableHandle]]:
+    """Return a list that will have one number, the positions [B, N] of the longest query so far, and what notes it."""
+    longest: list[int] = []
+
+    def note(_: nn.Module, args: Any, named: Any) -> None:
+        longest[:] = [max(*longest, 0, (args[0] if args else named["query"]).shape[:2].numel())]
+
+    layers = [module for module in network.modules() if isinstance(module, Attention)]
+    return longest, [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in layers]
+
+
+class ShapesOnly(TorchDispatchMode):
+    """Compute nothing that depends on weights: such results are zeros that share one element. Count FLOPs.
+
+    Operators get inputs on the meta device, so a network uses its PyTorch code instead of kernels that are not counted.
+    What depends on the batch and on random numbers alone is computed, since networks and losses read it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+        self._counts = flop_counts()
+        self._seen: dict[Any, tuple[int, Any]] = {}
+        """FLOPs and results on the meta device, by operator and inputs: layers and blocks repeat them."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the guard that skips it imports the compiler, which takes seconds
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        leaves = tree_leaves((args, kwargs))
+        inputs = [x for x in leaves if isinstance(x, Tensor)]
+        is_random = torch.Tag.nondeterministic_seeded in func.tags and not inputs
+        if is_random or (inputs and not any(map(_is_unknown, inputs))):
+            return func(*args, **kwargs)
+        if func.is_view or torch.Tag.inplace_view in func.tags:
+            with contextlib.suppress(RuntimeError):  # one that requires contiguous numbers
+                return func(*args, **kwargs)
+        if func._schema.is_mutable:
+            return kwargs.get("out", args[0])
+        key = func, *map(_description, leaves)
+        if key in self._seen:
+            flops, out = self._seen[key]
+            self.flops += flops
+            return tree_map_only(Tensor, _zeros, out)
+        on_meta, named = tree_map_only(Tensor, _on_meta, (args, kwargs))
+        try:
+            out = func(*on_meta, **{**named, **({"device": "meta"} if "device" in kwargs else {})})
+        except (NotImplementedError, RuntimeError):  # the shape of the result depends on numbers
+            return func(*args, **kwargs)
+        count = self._counts.get(func._overloadpacket)
+        flops = 0 if count is None else count(*on_meta, **named, out_val=out)
+        self.flops += flops
+        is_condition = isinstance(out, Tensor) and out.dtype == torch.bool
+        if is_condition or not (inputs or _is_inexact(out)):
+            return func(*args, **kwargs)
+        self._seen[key] = flops, out
+        return tree_map_only(Tensor, _zeros, out)
+
+
+def flop_counts() -> dict[Any, Any]:
+    """Return functions that count the FLOPs of operators; torch's counter lacks the one of a CPU."""
+    from torch.utils.flop_counter import flop_registry, sdpa_flop  # takes 0.2 s
+
+    return {**flop_registry, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop}
+
+
+def _is_inexact(x: Any) -> bool:
+    return isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())
+
+
+def _is_unknown(x: Tensor) -> bool:
+    return _is_inexact(x) and x.untyped_storage().nbytes() <= x.element_size()
+
+
+def _description(x: Any) -> Any:
+    """Return what the operators on the meta device see of an input."""
+    return (x.shape, x.stride(), x.dtype, _is_unknown(x)) if isinstance(x, Tensor) else x
+
+
+def _on_meta(x: Tensor) -> Tensor:
+    if _is_unknown(x):
+        return torch.empty(x.shape, dtype=x.dtype, device="meta")
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+
+
+def _zeros(x: Tensor) -> Tensor:
+    return torch.zeros((), dtype=x.dtype).expand(x.shape) if _is_inexact(x) else torch.zeros(x.shape, dtype=x.dtype)

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from cab import UserError
 from cab.files.cache import prepared
 from cab.files.text_table import counted
-from tasks.corpus.tokens import END, PAD, VERSION, Corpus
+from tasks.corpus.tokens import END, PAD, TOKENS_VERSION, Corpus
 
 
 class Blocks(Dataset[Tensor]):
@@ -93,7 +93,7 @@ class PackedLines(Dataset[Tensor]):
 
     def __init__(self, corpus: Corpus, split: str, length: int) -> None:
         self.corpus, self.split, self.length = corpus, split, length
-        key = {"corpus": corpus.key, "tokenizer": corpus.tokenizer.to_str(), "version": VERSION}
+        key = {"corpus": corpus.key, "tokenizer": corpus.tokenizer.to_str(), "version": TOKENS_VERSION}
         key |= {"part": split, "length": length}
         folder = prepared("packed-lines", key, self._pack)
         self.bounds = np.load(folder / "bounds.npy", mmap_mode="r")

@@ -13,8 +13,8 @@ from cab import UserError
 from cab.files.cache import checksums, digest_of
 from cab.files.disk import visible_files
 from cab.files.text_table import counted
-from tasks.files import find_data, read_text, warn_of_left_out, warn_of_repeats
-from tasks.source import SPLITS, Rows
+from tasks.files import SPLITS, find_data, read_text, warn_of_left_out, warn_of_repeats
+from tasks.source import Rows
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +23,9 @@ WIKITEXT_FILES = ("wiki.{}.tokens", "wiki.{}.raw", "{}.txt")
 """Published file names, with <unk> for rare words (``tokens``) or not (``raw``), and those of PyTorch's examples."""
 MIN_WORDS, MIN_CHARACTERS = 10, 200
 """Books with fewer words and, as some languages do not separate them, fewer characters are skipped, with a warning."""
-COUNTS = {"train": 128, "validation": 8, "test": 8}
+NUM_BOOKS = {"train": 128, "validation": 8, "test": 8}
 """Generated books per split."""
-GENERATOR_VERSION = 2
+GENERATOR_VERSION = 2  # increase when the generated text changes
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,11 @@ def _book_files(files: dict[str, list[Path]], *, counts_line_ends: bool = False)
 
 
 def generated_books(generate: Callable[[int], str]) -> Books:
-    """Return :data:`COUNTS` books; ``generate`` writes one, which depends on its number only."""
+    """Return :data:`NUM_BOOKS` books; ``generate`` writes one, which depends on its number only."""
 
     def read(split: str) -> Iterator[str]:
-        start = sum(COUNTS[earlier] for earlier in SPLITS[: SPLITS.index(split)])
-        return map(generate, range(start, start + COUNTS[split]))
+        start = sum(NUM_BOOKS[earlier] for earlier in SPLITS[: SPLITS.index(split)])
+        return map(generate, range(start, start + NUM_BOOKS[split]))
 
     digest = hashlib.sha256(generate(0).encode()).hexdigest()[:16]
-    return Books("the generated books", {"generator": GENERATOR_VERSION, "first": digest, "counts": COUNTS}, read)
+    return Books("the generated books", {"generator": GENERATOR_VERSION, "first": digest, "counts": NUM_BOOKS}, read)

@@ -23,7 +23,7 @@ ALL_NAMES = (
     "maria", "niels", "olga", "peter", "quinn", "rosa", "simon", "tanja", "ulrich", "vera", "walter", "xenia",
     "yusuf", "zelda", "amir", "beate", "cyril", "doris", "emil", "frieda",
 )  # fmt: skip
-NAMES = ALL_NAMES[:16]
+USUAL_NAMES = ALL_NAMES[:16]
 THINGS = (
     "lamp", "coin", "ring", "book", "knife", "harp", "letter", "mirror", "basket", "hammer", "flute",
     "candle", "rope", "drum", "vase", "clock",
@@ -32,7 +32,7 @@ CHAPTERS = 32
 """Chapters per book."""
 Names = Annotated[int, Interval(ge=1, le=len(ALL_NAMES))]
 """Number of names in generated books."""
-NEVER = 10**6
+NO_DISTANCE = 10**6
 """Distance in tokens if the fact does not occur before."""
 Answers = list[tuple[float, int]]
 """Loss of each answer, and the distance in tokens to the last occurrence of the answer."""
@@ -76,7 +76,7 @@ class Facts:
         for place, entry in enumerate(entries):
             name, thing = int(self.name[entry]), int(self.thing[entry])
             if thing >= 0 and name < 0:
-                yield place, place - last_told.get(asked, -NEVER)
+                yield place, place - last_told.get(asked, -NO_DISTANCE)
             if thing >= 0:
                 last_told[name if name >= 0 else asked] = place
             asked = name
@@ -105,4 +105,4 @@ def level_perplexities(answers: Sequence[tuple[float, int]], levels: Mapping[str
 
 def names_variant(dataset: str, names: int) -> str:
     """Return the variant of the configuration: ``names 32`` if generated books differ from the default, else empty."""
-    return f"names {names}" if dataset == "synthetic" and names != len(NAMES) else ""
+    return f"names {names}" if dataset == "synthetic" and names != len(USUAL_NAMES) else ""

@@ -53,7 +53,7 @@ def sum_of(losses: Tensor) -> tuple[float, int]:
     return losses.double().sum().item(), losses.numel()
 
 
-REPEATED, OTHER = "ppl_repeated", "ppl_other"
+REPEATED_PPL, OTHER_PPL = "ppl_repeated", "ppl_other"
 """Perplexities of tokens that end a repeated bigram, and of all others."""
 
 
@@ -65,5 +65,5 @@ def repeat_sums(blocks: Tensor, losses: Tensor) -> dict[str, tuple[float, int]]:
         losses: losses of all tokens but the first, [B, N].
     """
     repeated = ends_repeated_bigram(blocks)
-    groups = {REPEATED: repeated, OTHER: ~repeated}
+    groups = {REPEATED_PPL: repeated, OTHER_PPL: ~repeated}
     return {name: sum_of(losses[chosen]) for name, chosen in groups.items()}

@@ -15,20 +15,20 @@ import torch
 from torch import Tensor
 
 from cab.files.cache import digest_of, prepared, progress
-from tasks.bpe import WORDS, find_tokenizer, vocabulary_size
+from tasks.bpe import WORD_TOKENS, find_tokenizer, vocabulary_size
 from tasks.corpus.books import Books
-from tasks.source import SPLITS
+from tasks.files import SPLITS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-BEGIN, PAD, END, UNKNOWN = range(4)
+BEGIN, PAD, END, UNKNOWN_ENTRY = range(4)
 """The first entries of the dictionary, as in fairseq; END follows every line."""
 NUM_SPECIAL = 4
-SPECIAL = ("<|begin|>", "<|pad|>", "<|end|>", "<|unknown|>")
+SPECIAL_TEXTS = ("<|begin|>", "<|pad|>", "<|end|>", "<|unknown|>")
 """Texts of these entries in the files of an exported tokenizer."""
 CHUNK = 1 << 20  # tokens processed at once
-VERSION = 4  # of the reading and encoding; increase when they change
+TOKENS_VERSION = 4  # of the reading and encoding; increase when they change
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ class Corpus:
             "tokenizer_class": "CABTokenizer",
             "auto_map": {"AutoTokenizer": ["modeling_cab.CABTokenizer", None]},
             "model_max_length": max_length,
-            "bos_token": SPECIAL[END],  # it precedes the first token of a text
-            "eos_token": SPECIAL[END],
-            "pad_token": SPECIAL[PAD],
-            "unk_token": SPECIAL[UNKNOWN],
+            "bos_token": SPECIAL_TEXTS[END],  # it precedes the first token of a text
+            "eos_token": SPECIAL_TEXTS[END],
+            "pad_token": SPECIAL_TEXTS[PAD],
+            "unk_token": SPECIAL_TEXTS[UNKNOWN_ENTRY],
         }
         self.tokenizer.save(str(folder / "tokenizer.json"))
         for name, content in (
-            ("entries.json", {**{token: entry for entry, token in enumerate(SPECIAL)}, **known}),
+            ("entries.json", {**{token: entry for entry, token in enumerate(SPECIAL_TEXTS)}, **known}),
             ("tokenizer_config.json", about),
         ):
             (folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
@@ -128,17 +128,17 @@ def read_corpus(books: Books, *, tokenizer: str | None, vocab_size: int) -> Corp
         tokenizer: path for :func:`tasks.bpe.read_bpe`, or ``words``; None trains a tokenizer on the training split.
         vocab_size: number of entries of a trained tokenizer.
     """
-    training_key = {"books": books.key.get("train", books.key), "version": VERSION}
+    training_key = {"books": books.key.get("train", books.key), "version": TOKENS_VERSION}
     options: Any = {"vocab_size": vocab_size, "key": training_key}
     bpe = find_tokenizer(tokenizer, lambda: books.readable("train"), **options)
-    vocabulary = {} if tokenizer in (None, WORDS) else {"tokenizer": digest_of(bpe.get_vocab())}
-    key = {"books": books.key, "tokenizer": bpe.to_str(), "version": VERSION}
+    vocabulary = {} if tokenizer in (None, WORD_TOKENS) else {"tokenizer": digest_of(bpe.get_vocab())}
+    key = {"books": books.key, "tokenizer": bpe.to_str(), "version": TOKENS_VERSION}
     folder = prepared("corpus", key, lambda folder: _encode(books, bpe, folder))
     about = json.loads((folder / "about.json").read_text())
     files = {split: TokenFile(folder / f"{split}.bin", about["dtype"]) for split in SPLITS}
     raw_counts = np.load(folder / "counts.npy")
     end_of_line = vocabulary_size(bpe)
-    dictionary = np.full(end_of_line + 1, UNKNOWN, dtype=np.int64)
+    dictionary = np.full(end_of_line + 1, UNKNOWN_ENTRY, dtype=np.int64)
     occurring = np.flatnonzero(raw_counts[:end_of_line])
     dictionary[occurring] = NUM_SPECIAL + np.arange(len(occurring))
     dictionary[end_of_line] = END
@@ -183,7 +183,7 @@ def _encode(books: Books, tokenizer: Tokenizer, folder: Path) -> None:
 
 def _count_unknown(file: TokenFile, dictionary: np.ndarray) -> int:
     starts = range(0, len(file), CHUNK)
-    return sum(int((dictionary[file.read(start, start + CHUNK)] == UNKNOWN).sum()) for start in starts)
+    return sum(int((dictionary[file.read(start, start + CHUNK)] == UNKNOWN_ENTRY).sum()) for start in starts)
 
 
 def padding_or_none(tokens: Tensor) -> Tensor | None:

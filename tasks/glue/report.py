@@ -24,8 +24,8 @@ AVERAGED = {
     "cola": ("cola", "matthews"),
 }
 """The published columns, MNLI twice, as data set and metric."""
-OTHERS = {"rte": ("rte", "accuracy"), "stsb": ("stsb", "pearson"), "synthetic": ("synthetic", "accuracy")}
-COLUMNS = {**AVERAGED, **OTHERS}
+NOT_AVERAGED = {"rte": ("rte", "accuracy"), "stsb": ("stsb", "pearson"), "synthetic": ("synthetic", "accuracy")}
+GLUE_COLUMNS = {**AVERAGED, **NOT_AVERAGED}
 CHOICES = ("dev", "held_out")
 """Selection of a run among several settings (learning rate, steps): the best on the scored development examples, as
 published, or on examples held out from training."""
@@ -35,8 +35,8 @@ _PLACE = ["preset", "start", "attention"]
 def glue_table(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per attention, initialization and way of selection; scores in percent, means over seeds.
 
-    Columns preset, start (initialization), attention, chosen_by, those of :data:`COLUMNS`, average (of the seven; NaN
-    if one is missing), seeds (smallest number of any column) and settings (largest number of settings to select from).
+    Columns preset, start (initialization), attention, chosen_by, those of :data:`GLUE_COLUMNS`, average (of the seven;
+    NaN if one is missing), seeds (smallest number of any column) and settings (largest number to select from).
     """
     import pandas as pd
 
@@ -47,14 +47,14 @@ def glue_table(runs: pd.DataFrame) -> pd.DataFrame:
         for choice in CHOICES
         if (scores := _chosen_scores(place_runs, choice))
     ]
-    return pd.DataFrame(rows, columns=[*_PLACE, "chosen_by", *COLUMNS, "average", "seeds", "settings"])
+    return pd.DataFrame(rows, columns=[*_PLACE, "chosen_by", *GLUE_COLUMNS, "average", "seeds", "settings"])
 
 
 def _chosen_scores(runs: pd.DataFrame, choice: str) -> dict[str, Any]:
     """Return the columns of one row; empty if no run can be selected."""
     scores: dict[str, float] = {}
     seeds, settings = [], []
-    for column, (dataset, metric) in COLUMNS.items():
+    for column, (dataset, metric) in GLUE_COLUMNS.items():
         judge = f"{metric.removesuffix('_mm')}_held_out" if choice == "held_out" else metric
         of_dataset = runs[runs["dataset"] == dataset].set_index("hash")
         values = of_dataset[(of_dataset["metric"] == metric) & of_dataset["value"].notna()]
@@ -78,7 +78,7 @@ def glue_blocks(table: pd.DataFrame) -> Iterator[Block]:
     for number, (preset, rows) in enumerate(table.groupby("preset", sort=False)):
         columns = [Column("initialization", texts(rows["start"]))]
         columns.append(Column("selected on", texts(rows["chosen"])))
-        for name in (*(column for column in COLUMNS if rows[column].notna().any()), "average"):
+        for name in (*(column for column in GLUE_COLUMNS if rows[column].notna().any()), "average"):
             reason = "a column has no result" if name == "average" else "no result"
             columns.append(Column(name, numbers(rows[name], 2, reason), "higher"))
         caption = f"GLUE, preset {preset}: score in %, mean over seeds"

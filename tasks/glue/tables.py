@@ -10,12 +10,12 @@ from pathlib import Path
 from cab import UserError
 from cab.data.sources import fetch_hint
 from cab.files.text_table import counted
-from tasks.corpus.facts import NAMES, THINGS
+from tasks.corpus.facts import THINGS, USUAL_NAMES
 from tasks.files import find_data, read_lines, read_number
 
 log = logging.getLogger(__name__)
 
-BEST_SCORE = 5.0
+BEST_SCORE = 5.0  # similarity in STS-B
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ PAIR = ("sentence1", "sentence2")
 ENTAILMENT = ("entailment", "not_entailment")
 INFERENCE = ("contradiction", "neutral", "entailment")
 
-LAYOUTS = {
+FILE_LAYOUTS = {
     "cola": Layout(("sentence",), columns=("source", "label", "mark", "sentence")),
     "sst2": Layout(("sentence",)),
     "mrpc": Layout(("#1 String", "#2 String"), "Quality"),
@@ -68,7 +68,7 @@ class Examples:
 
 def find_files(name: str, data_root: Path | None) -> dict[str, Path]:
     """Return the files ``train`` and those of the layout's ``dev``; raise UserError if one is missing."""
-    layout = LAYOUTS[name]
+    layout = FILE_LAYOUTS[name]
     train = find_data(name, data_root, "train.tsv")
     files = {"train": train, **{split: train.with_name(f"{split}.tsv") for split in layout.dev}}
     for path in files.values():
@@ -128,21 +128,21 @@ def _label(where: str, field: str, classes: tuple[str, ...]) -> float:
     return score
 
 
-NUM_FACTS = len(NAMES) // 2
+NUM_FACTS = len(USUAL_NAMES) // 2
 """Number of facts in the first sentence, and of names in the second."""
 SYNTHETIC_COUNTS = {"train": 8192, "dev": 512}
-VERSION = 1
+PAIRS_VERSION = 1  # increase when the generated pairs change
 
 
 def generate_pairs(split: str) -> Examples:
     """Generate the pairs of a split, deterministically; the classes alternate."""
-    rng = random.Random(f"pairs {VERSION} {split}")
+    rng = random.Random(f"pairs {PAIRS_VERSION} {split}")
     labels = [number % 2 for number in range(SYNTHETIC_COUNTS[split])]
     return Examples([_pair(rng, is_same=bool(label)) for label in labels], [float(label) for label in labels])
 
 
 def _pair(rng: random.Random, *, is_same: bool) -> tuple[str, str]:
-    names = rng.sample(NAMES, len(NAMES))
+    names = rng.sample(USUAL_NAMES, len(USUAL_NAMES))
     stated, others = names[:NUM_FACTS], names[NUM_FACTS:]
     facts = " ".join(name + rng.choice(THINGS) for name in stated)
     listed = rng.sample(stated, NUM_FACTS) if is_same else others

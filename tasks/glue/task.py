@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -21,21 +22,25 @@ from cab.backbone_protocols import SequenceClassifier
 from cab.files.cache import checksums
 from cab.metric import Metric
 from cab.records.pretrained import Pretrained
+from cab.records.record import Record
 from cab.registry.options import Positive
 from cab.task import Batches
-from tasks.bpe import tokenizer_path
-from tasks.corpus.tokens import PAD, padding_or_none
+from tasks.bpe import find_tokenizer, tokenizer_path, vocabulary_size
+from tasks.corpus.tokens import BEGIN, END, NUM_SPECIAL, PAD, padding_or_none
 from tasks.files import warn_of_left_out, warn_of_repeats
 from tasks.glue.tables import (
     BEST_SCORE,
-    LAYOUTS,
+    FILE_LAYOUTS,
+    PAIRS_VERSION,
     SYNTHETIC_COUNTS,
-    VERSION,
     find_files,
     generate_pairs,
     read_table,
 )
-from tasks.glue.vocabulary import Vocabulary
+from tasks.mlm.task import MLM
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 TRAIN, HELD_OUT = "train", "held_out"
 ENDINGS = {"dev": "", "dev_matched": "", "dev_mismatched": "_mm", HELD_OUT: f"_{HELD_OUT}"}
@@ -113,7 +118,7 @@ class GLUE(Task):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        names = METRICS[self.dataset]
+        names = GLUE_METRICS[self.dataset]
         return tuple(
             Metric(name + ENDINGS[split], UNITS[name], True, primary=split != HELD_OUT and name == names[0])
             for split in self._evaluated
@@ -122,7 +127,7 @@ class GLUE(Task):
 
     @property
     def _scored(self) -> tuple[str, ...]:
-        return LAYOUTS[self.dataset].dev
+        return FILE_LAYOUTS[self.dataset].dev
 
     @property
     def _evaluated(self) -> tuple[str, ...]:
@@ -130,7 +135,7 @@ class GLUE(Task):
 
     @property
     def _classes(self) -> tuple[str, ...]:
-        return LAYOUTS[self.dataset].classes
+        return FILE_LAYOUTS[self.dataset].classes
 
     def check(self) -> None:
         if not 0.0 <= self.validation_fraction < 1.0:
@@ -157,13 +162,13 @@ class GLUE(Task):
         if self.dataset != "synthetic":
             files = find_files(self.dataset, data_root)
             self._key: dict[str, Any] = checksums(list(files.values()))
-            splits = {split: read_table(path, LAYOUTS[self.dataset]) for split, path in files.items()}
+            splits = {split: read_table(path, FILE_LAYOUTS[self.dataset]) for split, path in files.items()}
             warn_of_left_out(files[TRAIN].parent, files.values(), r"^(train|dev(?!_ids)).*\.tsv$")
             pairs = {split: enumerate(each.texts, start=1) for split, each in splits.items()}
             warn_of_repeats("examples", {s: [(x, f"example {i} of {s}") for i, x in each] for s, each in pairs.items()})
         else:
             splits = {split: generate_pairs(split) for split in SYNTHETIC_COUNTS}
-            self._key = {"generator": VERSION}
+            self._key = {"generator": PAIRS_VERSION}
         if self._start is None:
             texts, self._positions = [text for pair in splits[TRAIN].texts for text in pair], self.max_length
             tokenizer = tokenizer_path(self.tokenizer, data_root)
@@ -213,7 +218,7 @@ class GLUE(Task):
     def validate(self, backbone: Backbone, batches: Batches) -> float:
         """Return 1 minus the first metric."""
         split = HELD_OUT if self.validation_fraction else self._scored[0]
-        return 1.0 - self._scores(backbone, batches, split)[METRICS[self.dataset][0]]
+        return 1.0 - self._scores(backbone, batches, split)[GLUE_METRICS[self.dataset][0]]
 
     def evaluate(self, backbone: Backbone, batches: Batches) -> dict[str, float]:
         return {
@@ -259,7 +264,7 @@ def _split(rows: Rows, validation_fraction: float) -> dict[str, Rows]:
     }
 
 
-METRICS: Mapping[str, tuple[str, ...]] = {
+GLUE_METRICS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("sst2", "mnli", "qnli", "rte", "synthetic"), ("accuracy",)),
     "cola": ("matthews",),
     "mrpc": ("f1", "accuracy"),
@@ -307,4 +312,57 @@ FUNCTIONS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 def scores_of(dataset: str, guesses: np.ndarray, truth: np.ndarray) -> dict[str, float]:
     """Return the metrics of a data set, by name."""
-    return {name: FUNCTIONS[name](guesses, truth) for name in METRICS[dataset]}
+    return {name: FUNCTIONS[name](guesses, truth) for name in GLUE_METRICS[dataset]}
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer, and the dictionary entry of each of its tokens; the dictionary has ``size`` entries."""
+
+    tokenizer: Tokenizer
+    dictionary: np.ndarray
+    size: int
+    key: Mapping[str, Any]
+
+    @classmethod
+    def of_sentences(cls, texts: Sequence[str], *, tokenizer: str | None, vocab_size: int, key: Any) -> Vocabulary:
+        """Read a tokenizer, or train a byte-level BPE of ``vocab_size`` entries on ``texts``."""
+        options: Any = {"vocab_size": vocab_size, "key": {"sentences": key}}
+        bpe = find_tokenizer(tokenizer, lambda: iter(texts), **options)
+        dictionary = NUM_SPECIAL + np.arange(vocabulary_size(bpe))
+        return cls(bpe, dictionary, NUM_SPECIAL + len(dictionary), {"entries": len(dictionary)})
+
+    @classmethod
+    def of_pretraining(cls, record: Record, data_root: Path | None) -> tuple[Vocabulary, int]:
+        """Recreate the vocabulary of an ``mlm`` run from its data; also return the tokens of its longest page.
+
+        Raises:
+            UserError: the data are missing or have changed.
+        """
+        options = {name: value for name, value in record.config["task"].items() if name != "name"}
+        mlm = MLM(dataset=str(record.cell["dataset"]), **options)
+        mlm.setup(data_root)
+        if json.loads(json.dumps(mlm.fingerprint())) != record.data:
+            raise UserError(
+                f"the {record.cell['dataset']} data differ from those that {record.hash} was pretrained "
+                "on, so its dictionary cannot be recreated: pretrain again"
+            )
+        corpus = mlm.corpus
+        return cls(corpus.tokenizer, corpus.dictionary, mlm.mask + 1, {"pretraining": corpus.key}), mlm.block_len
+
+    def encode(self, texts: Sequence[tuple[str, ...]], max_length: int) -> list[np.ndarray]:
+        """Encode examples as RoBERTa does: begin, sentence, end; for pairs also end, second sentence, end.
+
+        If an example exceeds ``max_length``, its longer sentence is truncated.
+        """
+        sides = [self.tokenizer.encode_batch(list(side), add_special_tokens=False) for side in zip(*texts, strict=True)]
+        rows = []
+        for sentences in zip(*sides, strict=True):
+            entries = [self.dictionary[np.array(sentence.ids, dtype=np.int64)] for sentence in sentences]
+            while sum(map(len, entries)) > max_length - 2 * len(entries):
+                longer = max(range(len(entries)), key=lambda side: len(entries[side]))
+                entries[longer] = entries[longer][:-1]
+            first, *second = entries
+            pair = [[END], *second, [END]] if second else []
+            rows.append(np.concatenate([[BEGIN], first, [END], *pair]))
+        return rows

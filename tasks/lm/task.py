@@ -33,16 +33,16 @@ from tasks.bpe import tokenizer_data, tokenizer_path
 from tasks.corpus.blocks import Blocks, Scored, ScoredBlocks
 from tasks.corpus.books import WIKITEXTS, find_books
 from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Answers, Facts, Names, level_perplexities, names_variant
-from tasks.corpus.losses import OTHER, REPEATED, mean_or_zero, repeat_sums, sum_of, token_losses
+from tasks.corpus.losses import OTHER_PPL, REPEATED_PPL, mean_or_zero, repeat_sums, sum_of, token_losses
 from tasks.corpus.tokens import PAD, perplexity, read_corpus, unigram_loss
 from tasks.means import masked_mean
 from tasks.source import TextTask
 
 log = logging.getLogger(__name__)
 
-NEAR, OTHERS = 12, 36
+NUM_NEAR, NUM_OTHERS = 12, 36
 
-LEVELS = {"near": range(5), "far": range(41, 10_000)}
+LM_LEVELS = {"near": range(5), "far": range(41, 10_000)}
 """Distance in tokens from an answer to its last occurrence."""
 
 
@@ -56,7 +56,7 @@ def _chapter(rng: random.Random, names: Sequence[str]) -> str:
     keeps = {name: rng.choice(THINGS) for name in rng.sample(names, len(names))}
     facts = " ".join(name + thing for name, thing in keeps.items())
     questions = []
-    for told_again in rng.sample([True] * NEAR + [False] * OTHERS, NEAR + OTHERS):
+    for told_again in rng.sample([True] * NUM_NEAR + [False] * NUM_OTHERS, NUM_NEAR + NUM_OTHERS):
         name = rng.choice(names)
         fact = f"{name}{keeps[name]} " if told_again else ""
         questions.append(f"{fact}{name} {keeps[name]}")
@@ -91,7 +91,7 @@ class LM(TextTask):
 
     packages: ClassVar[Mapping[str, str]] = {"tokenizers": "text"}
     required_protocols: ClassVar = (TokenLM,)
-    repeat_metrics: ClassVar[tuple[str, ...]] = (REPEATED, OTHER)
+    repeat_metrics: ClassVar[tuple[str, ...]] = (REPEATED_PPL, OTHER_PPL)
 
     source_columns: Sequence[str] = ("text",)
     tokenizer: str | None = None
@@ -107,7 +107,7 @@ class LM(TextTask):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        names = [f"ppl_{level}" for level in LEVELS]
+        names = [f"ppl_{level}" for level in LM_LEVELS]
         if not self._asks:
             names = ["word_ppl", *self._word_perplexities, *self.repeat_metrics]
         lengths = {**dict.fromkeys(names), **{f"ppl_{length}": length for length in self.context_lengths}}
@@ -245,7 +245,7 @@ class LM(TextTask):
         if self._facts is not None:
             ppl = perplexity(self.mean_loss(backbone, batches, self.test_split, self.context))
             answers = self.answers(self._facts, backbone, batches)
-            scores = level_perplexities(answers, LEVELS) | {"ppl": ppl}
+            scores = level_perplexities(answers, LM_LEVELS) | {"ppl": ppl}
         else:
             scores = self._test_perplexities(backbone, batches)
         for length in self.context_lengths:
@@ -300,7 +300,7 @@ class LM(TextTask):
         """Return unigram perplexities, or in generated books those of ideal lookup within windows."""
         if self._facts is not None:
             windows, texts = dict.fromkeys((0, 4, 16, self.block_len, self.context)), [*self.test_texts()]
-            return {f"look_up_{n}": level_perplexities(self._facts.looked_up(texts, n), LEVELS) for n in windows}
+            return {f"look_up_{n}": level_perplexities(self._facts.looked_up(texts, n), LM_LEVELS) for n in windows}
         mean = unigram_loss(self.corpus, self.test_split)
         return {"unigram": {"ppl": perplexity(mean), "word_ppl": self._per_word(mean, self.test_split)}}
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-SCALE = 2
+SCALE = 2  # dashes and discs are drawn at twice the size and reduced, for smooth edges
 
 
 def reach(length: int, thickness: float, margin: int) -> int:
@@ -59,7 +59,7 @@ FREE = 0.3
 """Maximum mask value of a free pixel."""
 CROSSED = 1.8
 """Minimum sum of two masks that overlap."""
-TRIES = 3
+TRIES = 3  # ends of a next dash that are drawn before the contour counts as stuck
 
 
 class Pen:

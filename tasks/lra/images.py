@@ -15,13 +15,11 @@ from cab import UserError
 from cab.errors import first_line
 from cab.files.cache import checksums, read_bytes
 from tasks.files import warn_of_left_out
-from tasks.lra.rows import Counts, Example, Source, Splits, shuffled
+from tasks.lra.rows import HOLD_OUT_ONE_IN, Counts, Example, Source, Splits, shuffled
 
-TRAIN, TEST = tuple(f"data_batch_{n}" for n in range(1, 6)), ("test_batch",)
+TRAIN_FILES, TEST_FILES = tuple(f"data_batch_{n}" for n in range(1, 6)), ("test_batch",)
 SIDE = 32
-HELD_OUT = 10
-"""One of this many training images is held out for validation."""
-GRAY = np.array([0.2989, 0.5870, 0.1140])
+GRAY = np.array([0.2989, 0.5870, 0.1140])  # weights of red, green and blue: luma of ITU-R BT.601
 
 
 ALLOWED = {
@@ -44,15 +42,15 @@ class Arrays(pickle.Unpickler):
 
 def photographs(folder: Path) -> Source:
     """Read CIFAR-10 in its Python distribution, ``cifar-10-batches-py``."""
-    files = [folder / name for name in (*TRAIN, *TEST)]
+    files = [folder / name for name in (*TRAIN_FILES, *TEST_FILES)]
     warn_of_left_out(folder, files, "_batch")
 
     def read() -> Splits:
-        images, labels = (np.concatenate(x) for x in zip(*(read_batch(folder / n) for n in TRAIN), strict=True))
-        order, held_out = shuffled(len(labels)), len(labels) // HELD_OUT
+        images, labels = (np.concatenate(x) for x in zip(*(read_batch(folder / n) for n in TRAIN_FILES), strict=True))
+        order, held_out = shuffled(len(labels)), len(labels) // HOLD_OUT_ONE_IN
         yield "train", _examples(images[order[held_out:]], labels[order[held_out:]])
         yield "validation", _examples(images[order[:held_out]], labels[order[:held_out]])
-        yield "test", _examples(*read_batch(folder / TEST[0]))
+        yield "test", _examples(*read_batch(folder / TEST_FILES[0]))
 
     return Source({"reader": "cifar 1", "files": checksums(files)}, read)
 

@@ -14,17 +14,17 @@ from pathlib import Path
 import numpy as np
 
 from cab import UserError
-from tasks.files import read_lines
-from tasks.lra.rows import SPLITS, Counts, Example, Source, Splits
+from tasks.files import SPLITS, read_lines
+from tasks.lra.rows import Counts, Example, Source, Splits
 
 OPERATORS = ("MIN", "MAX", "MED", "SM")
 CLOSE = 10 + len(OPERATORS)
 NUM_SYMBOLS = CLOSE + 1
-WORDS = (*map(str, range(10)), *(f"[{name}" for name in OPERATORS), "]")
-OPERATOR_SHARE = 0.25
+SYMBOL_TEXTS = (*map(str, range(10)), *(f"[{name}" for name in OPERATORS), "]")
+OPERATOR_SHARE = 0.25  # probability that a node above the last level is a list
 FILES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
 HEADER = "Source\tTarget"
-_IDS = {word: symbol for symbol, word in enumerate(WORDS)}
+_IDS = {word: symbol for symbol, word in enumerate(SYMBOL_TEXTS)}
 
 
 def apply(operator: int, values: list[int]) -> int:

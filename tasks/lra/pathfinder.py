@@ -19,9 +19,9 @@ from cab import UserError
 from cab.files.cache import checksums, digest_of
 from cab.files.disk import listed, visible_files
 from cab.files.text_table import counted
-from tasks.files import read_image, read_lines, warn_of_left_out
+from tasks.files import SPLITS, read_image, read_lines, warn_of_left_out
 from tasks.lra.contours import FREE, TRIES, Boards, Contours, disc, pen
-from tasks.lra.rows import SPLITS, Counts, Example, Source, Splits, shuffled
+from tasks.lra.rows import Counts, Example, Source, Splits, shuffled
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ ATTEMPTS = 256
 """Pairs of contours started at once; few long ones are completed."""
 HOPELESS = 200
 """Number of such attempts without success before an error is raised."""
-BLOCK = 128
+IMAGES_AT_ONCE = 128
 """Images generated at once."""
 
 
@@ -185,24 +185,24 @@ def generated_paths(geometry: Geometry, counts: Counts) -> Source:
     """Return images of :func:`paint`."""
 
     def generate(rng: np.random.Generator, count: int) -> Iterator[Example]:
-        for start in range(0, count, BLOCK):
-            images, labels = paint(rng, geometry, min(BLOCK, count - start))
+        for start in range(0, count, IMAGES_AT_ONCE):
+            images, labels = paint(rng, geometry, min(IMAGES_AT_ONCE, count - start))
             yield from (Example((image.tobytes(),), int(label)) for image, label in zip(images, labels, strict=True))
 
     return Source.generated("pathfinder 1", counts, generate, **asdict(geometry))
 
 
-INSIDE = "curv_contour_length_14/metadata"
+LISTS_FOLDER = "curv_contour_length_14/metadata"
 """The hardest level, for which results are published."""
-LABEL = 3
+LABEL_FIELD = 3
 """Index of the label field; folder, file and number precede it, the settings follow."""
 
 
 def path_files(folder: Path, side: int) -> Source:
     """Read ``imgs/B/sample_N.png`` and ``metadata/B.npy`` (a text file), split into 80, 10 and 10 percent."""
-    lists = sorted(visible_files(folder / INSIDE, "*.npy"), key=lambda path: (len(path.stem), path.stem))
+    lists = sorted(visible_files(folder / LISTS_FOLDER, "*.npy"), key=lambda path: (len(path.stem), path.stem))
     if not lists:
-        raise UserError(f"no lists of images (*.npy) in {folder / INSIDE}")
+        raise UserError(f"no lists of images (*.npy) in {folder / LISTS_FOLDER}")
 
     checksums(lists)
     entries = [entry for path in lists for entry in _entries(path, folder)]
@@ -211,12 +211,12 @@ def path_files(folder: Path, side: int) -> Source:
         if image in images:
             raise UserError(f"{origin}: {image} is that of {images[image]} again")
         images[image] = origin
-    warn_of_left_out(folder / Path(INSIDE).parent / "imgs", images.keys())
+    warn_of_left_out(folder / Path(LISTS_FOLDER).parent / "imgs", images.keys())
     if empty := [str(image) for image, _, _ in entries if not image.stat().st_size]:
         log.warning("left out %s: %s", counted(len(empty), "empty image"), listed(empty))
     entries = [entry for entry in entries if entry[0].stat().st_size]
     if not entries:
-        raise UserError(f"no images in the lists of {folder / INSIDE}")
+        raise UserError(f"no images in the lists of {folder / LISTS_FOLDER}")
 
     def read() -> Splits:
         order = [entries[i] for i in shuffled(len(entries))]
@@ -233,12 +233,12 @@ def _entries(path: Path, folder: Path) -> Iterator[tuple[Path, int, str]]:
     """Yield the image, the label, and file and line of each entry of a list."""
     for number, line in read_lines(path):
         origin, fields = f"{path}, line {number}", line.split(" ")
-        if len(fields) <= LABEL or fields[LABEL] not in ("0", "1"):
+        if len(fields) <= LABEL_FIELD or fields[LABEL_FIELD] not in ("0", "1"):
             raise UserError(f"{origin}: expected a folder, a file, a number and a label, 0 or 1")
-        image = folder / Path(INSIDE).parent / fields[0] / fields[1]
+        image = folder / Path(LISTS_FOLDER).parent / fields[0] / fields[1]
         if not image.is_file():
             raise UserError(f"{origin}: {image} is missing")
-        yield image, int(fields[LABEL]), origin
+        yield image, int(fields[LABEL_FIELD]), origin
 
 
 def _read_image(path: Path, side: int, origin: str) -> bytes:

@@ -14,10 +14,10 @@ from cab.results.table import Column, Row, Table
 if TYPE_CHECKING:
     import pandas as pd
 
-METRIC = "accuracy"
+ARENA_SCORE = "accuracy"
 TRIVIAL, TRAINED = "trivial", "attention"
 _PLACE = ["preset", "dataset", "config_variant"]
-_COLUMNS = [*_PLACE, "kind", "name", METRIC, "deviation", "seeds"]
+_COLUMNS = [*_PLACE, "kind", "name", ARENA_SCORE, "deviation", "seeds"]
 
 
 def arena_table(runs: pd.DataFrame) -> pd.DataFrame:
@@ -28,17 +28,22 @@ def arena_table(runs: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    runs = runs[runs["metric"] == METRIC].sort_values([*_PLACE, "attention"], kind="stable")
+    runs = runs[runs["metric"] == ARENA_SCORE].sort_values([*_PLACE, "attention"], kind="stable")
     scored = summarize(runs, [*_PLACE, "attention"]).assign(kind=TRAINED)
-    scored = scored.rename(columns={"attention": "name", "mean": METRIC, "sd": "deviation"})
+    scored = scored.rename(columns={"attention": "name", "mean": ARENA_SCORE, "sd": "deviation"})
     trivial = [
-        {**dict(zip(_PLACE, place, strict=True)), "kind": TRIVIAL, "name": sanitize_text(name), METRIC: scores[METRIC]}
+        {
+            **dict(zip(_PLACE, place, strict=True)),
+            "kind": TRIVIAL,
+            "name": sanitize_text(name),
+            ARENA_SCORE: scores[ARENA_SCORE],
+        }
         for place, rows in runs[runs["hash"] != ""].groupby(_PLACE, dropna=False)
         for name, scores in rows["baselines"].iloc[0].items()
     ]
     rows = [*scored.to_dict("records"), *trivial]
-    table = pd.DataFrame(rows, columns=_COLUMNS).astype({METRIC: float, "deviation": float, "seeds": "Int64"})
-    return table.sort_values([*_PLACE, METRIC], ascending=[True, True, True, False])
+    table = pd.DataFrame(rows, columns=_COLUMNS).astype({ARENA_SCORE: float, "deviation": float, "seeds": "Int64"})
+    return table.sort_values([*_PLACE, ARENA_SCORE], ascending=[True, True, True, False])
 
 
 def arena_blocks(table: pd.DataFrame) -> Iterator[Block]:
@@ -51,7 +56,7 @@ def arena_blocks(table: pd.DataFrame) -> Iterator[Block]:
         caption = f"{heading}: accuracy, mean over seeds"
         columns = [
             Column("kind", texts(rows["kind"])),
-            Column("accuracy, %", list(map(mean, rows[METRIC], rows["deviation"])), "higher"),
+            Column("accuracy, %", list(map(mean, rows[ARENA_SCORE], rows["deviation"])), "higher"),
             Column("seeds", numbers(rows["seeds"], 0, "not trained")),
         ]
         shown = Table([*map(Row, rows["attention"])], columns, caption=caption, id=f"lra-{number}")

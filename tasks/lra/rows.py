@@ -17,11 +17,12 @@ from torch.utils.data import Dataset
 
 from cab import UserError
 from cab.files.cache import checksums, prepared, progress
-from tasks.files import warn_of_left_out, warn_of_repeats
+from tasks.files import SPLITS, warn_of_left_out, warn_of_repeats
 
-SPLITS = ("train", "validation", "test")
+HOLD_OUT_ONE_IN = 10
+"""One of this many training examples is held out for validation."""
 SYMBOLS = "symbols.bin"
-NOTHING = 0
+EMPTY_ID = 0
 """The id of an empty position; symbol s has the id s + 1."""
 
 
@@ -116,7 +117,7 @@ class Rows(Dataset[Batch]):
 
     def _padded(self, indices: list[int], number: int) -> Tensor:
         texts = [self.seen(index, number) for index in indices]
-        ids = np.full((len(texts), max(map(len, texts))), NOTHING, dtype=np.int64)
+        ids = np.full((len(texts), max(map(len, texts))), EMPTY_ID, dtype=np.int64)
         for row, text in zip(ids, texts, strict=True):
             row[: len(text)] = text.astype(np.int64) + 1
         return torch.from_numpy(ids)

@@ -16,16 +16,16 @@ from cab.metric import Metric, mean_over_batches
 from cab.registry.names import is_generated
 from cab.registry.options import Positive
 from cab.task import Batches
-from tasks.files import find_data
+from tasks.files import SPLITS, find_data
 from tasks.lra import baselines, images, listops, pathfinder, text
 from tasks.lra.pathfinder import PATHFINDER, PATHX
-from tasks.lra.rows import NOTHING, SPLITS, Batch, Rows, Source, prepare
+from tasks.lra.rows import EMPTY_ID, Batch, Rows, Source, prepare
 from tasks.pictures import draw_grid, draw_image
 
 PATHS = {"pathfinder": PATHFINDER, "pathx": PATHX}
-CLASSES = {"listops": 10, "image": 10}
+NUM_CLASSES = {"listops": 10, "image": 10}
 """Number of classes; the other four data sets have 2."""
-BASELINES: dict[str, dict[str, Callable[[Rows, Rows], float]]] = {
+TRIVIAL_BASELINES: dict[str, dict[str, Callable[[Rows, Rows], float]]] = {
     "listops": {"root_operator": baselines.root_operator, "root_and_digits": baselines.root_and_digits},
     "text": {"bag_of_words": baselines.bag_of_words},
     "retrieval": {"byte_pairs": baselines.byte_pairs},
@@ -157,14 +157,14 @@ class LongRangeArena(Task):
             return path.parents[inside.count("/")]
 
         if self.question in PATHS:
-            return pathfinder.path_files(folder(pathfinder.INSIDE), self.side)
+            return pathfinder.path_files(folder(pathfinder.LISTS_FOLDER), self.side)
         if self.question == "listops":
             return listops.tree_files(folder(listops.FILES["train"]))
         if self.question == "text":
-            return text.reviews(folder(text.INSIDE), validation_split=self.validation_split == "train")
+            return text.reviews(folder(text.REVIEWS_FOLDER), validation_split=self.validation_split == "train")
         if self.question == "retrieval":
             return text.papers(folder(text.PAIR_FILES["train"]))
-        return images.photographs(folder(images.TRAIN[0]))
+        return images.photographs(folder(images.TRAIN_FILES[0]))
 
     def _generated_source(self) -> Source:
         counts = (self.examples, self.test_examples, self.test_examples)
@@ -189,7 +189,7 @@ class LongRangeArena(Task):
         return {
             "vocab_size": (listops.NUM_SYMBOLS if self.question == "listops" else 256) + 1,
             "max_length": self._max_length,
-            "num_classes": CLASSES.get(self.question, 2),
+            "num_classes": NUM_CLASSES.get(self.question, 2),
             "pairs": self.splits["train"].width == 2,
         }
 
@@ -201,7 +201,7 @@ class LongRangeArena(Task):
 
     def _hidden(self, ids: Tensor) -> Tensor | None:
         """Return the padding mask [B, N], or None without padding; an all-black image is not masked."""
-        hidden = ids == (BLACK if self.zero_pixel_is_padding else NOTHING)
+        hidden = ids == (BLACK if self.zero_pixel_is_padding else EMPTY_ID)
         hidden &= ~hidden.all(dim=1, keepdim=True)
         return hidden if bool(hidden.any()) else None
 
@@ -224,7 +224,7 @@ class LongRangeArena(Task):
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return the accuracies of the most frequent class and of simple statistics of a sequence."""
-        answers = {"majority": baselines.majority, **BASELINES[self.question]}
+        answers = {"majority": baselines.majority, **TRIVIAL_BASELINES[self.question]}
         train, test = self.splits["train"], self.splits[self.test_split]
         return {name: {"accuracy": answer(train, test)} for name, answer in answers.items()}
 

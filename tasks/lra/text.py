@@ -15,14 +15,12 @@ import numpy as np
 from cab import UserError
 from cab.files.cache import check_unchanged, checksums, digest_of, read_bytes
 from cab.files.disk import visible_files
-from tasks.files import decode_text, warn_of_left_out
-from tasks.lra.rows import SPLITS, Counts, Example, Source, Splits, shuffled
+from tasks.files import SPLITS, decode_text, warn_of_left_out
+from tasks.lra.rows import HOLD_OUT_ONE_IN, Counts, Example, Source, Splits, shuffled
 
-INSIDE = "train/pos"
-HELD_OUT = 10
-"""One of this many training reviews is held out for validation."""
-CLASSES = ("neg", "pos")
-MARKERS = ((b"quexo", b"xaqu", b"oquix", b"axeq"), (b"jizul", b"zujal", b"lajiz", b"uzlij"))
+REVIEWS_FOLDER = "train/pos"
+CLASS_FOLDERS = ("neg", "pos")
+CLASS_MARKERS = ((b"quexo", b"xaqu", b"oquix", b"axeq"), (b"jizul", b"zujal", b"lajiz", b"uzlij"))
 MARKED = 32
 """Bytes of generated text per marker, on average."""
 
@@ -37,7 +35,7 @@ def reviews(folder: Path, *, validation_split: bool = True) -> Source:
 
     def read() -> Splits:
         order = shuffled(len(train)) if validation_split else list(range(len(train)))
-        held_out = max(1, len(train) // HELD_OUT) if validation_split else 0
+        held_out = max(1, len(train) // HOLD_OUT_ONE_IN) if validation_split else 0
         validation = [train[i] for i in order[:held_out]] if validation_split else test
         for split, files in zip(SPLITS, ([train[i] for i in order[held_out:]], validation, test), strict=True):
             yield split, (Example((read_review(path),), label) for path, label in files)
@@ -47,11 +45,11 @@ def reviews(folder: Path, *, validation_split: bool = True) -> Source:
 
 
 def _files(folder: Path) -> list[tuple[Path, int]]:
-    files = {label: visible_files(folder / name, "*.txt") for label, name in enumerate(CLASSES)}
+    files = {label: visible_files(folder / name, "*.txt") for label, name in enumerate(CLASS_FOLDERS)}
     for label, paths in files.items():
         if not paths:
-            raise UserError(f"no reviews (*.txt) in {folder / CLASSES[label]}")
-        warn_of_left_out(folder / CLASSES[label], paths)
+            raise UserError(f"no reviews (*.txt) in {folder / CLASS_FOLDERS[label]}")
+        warn_of_left_out(folder / CLASS_FOLDERS[label], paths)
     return [(path, label) for label, paths in files.items() for path in paths]
 
 
@@ -85,7 +83,7 @@ def _review(rng: np.random.Generator, length: int) -> Example:
     spacing = length // markers
     text = bytearray()
     for number, kind in enumerate(classes, start=1):
-        marker = MARKERS[kind][rng.integers(len(MARKERS[kind]))] + b" "
+        marker = CLASS_MARKERS[kind][rng.integers(len(CLASS_MARKERS[kind]))] + b" "
         text += b"".join(_words(rng, number * spacing - len(text) - len(marker))) + marker
     return Example((bytes(text[:length].ljust(length)),), label)
 
@@ -105,7 +103,7 @@ PAIR_FILES = {
     "test": "new_aan_pairs.test.tsv",
 }
 LABELS = {b"0": 0, b"1": 1, b"0.0": 0, b"1.0": 1}
-TABLES, LETTERS = 16, b"abcdefghijklmnopqrstuvwxyz "
+NUM_TABLES, LETTERS = 16, b"abcdefghijklmnopqrstuvwxyz "
 
 
 def papers(folder: Path) -> Source:
@@ -138,11 +136,11 @@ def generated_pairs(length: int, counts: Counts) -> Source:
     letters = np.frombuffer(LETTERS, dtype=np.uint8)
 
     def generate(rng: np.random.Generator, count: int) -> Iterator[Example]:
-        following = np.random.default_rng(3).dirichlet([0.3] * len(letters), size=(TABLES, len(letters)))
+        following = np.random.default_rng(3).dirichlet([0.3] * len(letters), size=(NUM_TABLES, len(letters)))
         shares = following.cumsum(axis=-1)
         labels, tables = rng.integers(2, size=count), np.empty((count, 2), dtype=int)
-        tables[:, 0] = rng.integers(TABLES, size=count)
-        other = (tables[:, 0] + rng.integers(1, TABLES, size=count)) % TABLES
+        tables[:, 0] = rng.integers(NUM_TABLES, size=count)
+        other = (tables[:, 0] + rng.integers(1, NUM_TABLES, size=count)) % NUM_TABLES
         tables[:, 1] = np.where(labels == 1, tables[:, 0], other)
         texts = np.empty((count, 2, length), dtype=int)
         texts[..., 0] = rng.integers(len(letters), size=(count, 2))

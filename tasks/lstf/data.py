@@ -45,9 +45,9 @@ class Source:
     steps_per_day: int
 
 
-_DAYS = (360, 120, 120)
+_DAYS = (360, 120, 120)  # of training, validation and test: 12, 4 and 4 months of 30 days
 
-SOURCES = {
+PUBLISHED_SERIES = {
     **{f"etth{i}": Source(f"ETTh{i}.csv", "OT", 7, tuple(24 * n for n in _DAYS), None, 24) for i in (1, 2)},
     "ettm1": Source("ETTm1.csv", "OT", 7, tuple(96 * n for n in _DAYS), None, 96),
     "ecl": Source("ECL.csv", "MT_320", 321, None, 26304, 24),
@@ -72,7 +72,7 @@ class Series:
 
 def read_series(name: str, data_root: Path | None) -> Series:
     """Read data set ``name`` from its official CSV (or .csv.gz) under ``data_root``; UserError for another edition."""
-    source = SOURCES[name]
+    source = PUBLISHED_SERIES[name]
     path = find_data(name, data_root, source.file, f"{source.file}.gz")
     content = read_bytes(path)
     table = _read_csv(path, content)

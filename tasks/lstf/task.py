@@ -25,7 +25,7 @@ from tasks.pictures import draw_grid
 from tasks.source import OwnTask
 
 UNIT = "standardized"  # per channel, by the training split
-PUBLISHED_BATCH = 32
+PUBLISHED_BATCH = 32  # Informer drops the test windows after the last whole batch
 
 
 @register_task(
@@ -223,7 +223,7 @@ def mean_errors(batches: Sequence[Sums]) -> dict[str, float]:
     }
 
 
-MOST_WINDOWS = 8_192
+MOST_WINDOWS = 8_192  # of the ridge regression: a larger set is subsampled
 STRENGTH = 0.01
 """Ridge penalty per window; values are standardized."""
 

@@ -8,15 +8,16 @@ docs/reference/tasks.md gives the best possible perplexities.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from cab import Backbone, UserError, register_task
 from cab.backbone_protocols import MaskedLM
@@ -29,16 +30,16 @@ from tasks.corpus.blocks import PackedLines
 from tasks.corpus.books import find_books
 from tasks.corpus.facts import ALL_NAMES, CHAPTERS, THINGS, Answers, Facts, Names, level_perplexities, names_variant
 from tasks.corpus.losses import mean_or_zero, sum_of, token_losses
-from tasks.corpus.tokens import NUM_SPECIAL, PAD, perplexity, read_corpus, unigram_loss
-from tasks.mlm.pages import Batch, HiddenPages, RandomPages
-from tasks.source import SPLITS, TextTask
+from tasks.corpus.tokens import NUM_SPECIAL, PAD, padding_or_none, perplexity, read_corpus, unigram_loss
+from tasks.files import SPLITS
+from tasks.source import TextTask
 
-MASKED, REPLACED, KEPT = 0.8, 0.1, 0.1  # fractions of the chosen tokens (Devlin et al. 2019, section 3.1)
+MASKED, REPLACED = 0.8, 0.1  # fractions of the chosen tokens; the others are kept (Devlin et al. 2019, section 3.1)
 
-NEAR = 0.25
+NEAR_SHARE = 0.25
 """Fraction of the names whose fact is repeated in the list."""
 
-LEVELS = {"near": range(3), "far": range(17, 10_000)}
+MLM_LEVELS = {"near": range(3), "far": range(17, 10_000)}
 """Distance in tokens from an answer to its fact."""
 
 
@@ -50,7 +51,7 @@ def generate_book(number: int, *, names: int = 16) -> str:
 
 def _page(rng: random.Random, names: Sequence[str]) -> str:
     keeps = {name: rng.choice(THINGS) for name in rng.sample(names, len(names))}
-    told_again = rng.sample(names, round(NEAR * len(names)))
+    told_again = rng.sample(names, round(NEAR_SHARE * len(names)))
     facts = " ".join(name + thing for name, thing in keeps.items())
     entries = (f"{name}{keeps[name] if name in told_again else ''} {keeps[name]}" for name in names)
     return f"Kept {facts}\nListed {' '.join(entries)}\n"
@@ -92,7 +93,7 @@ class MLM(TextTask):
     @property
     def metrics(self) -> tuple[Metric, ...]:
         names = ["ppl", *([] if self.scored_part == "test" else ["ppl_test"])]
-        names += [f"ppl_{level}" for level in LEVELS] if self._asks else []
+        names += [f"ppl_{level}" for level in MLM_LEVELS] if self._asks else []
         return tuple(Metric(name, "per masked token", False, primary=name == "ppl") for name in names)
 
     @property
@@ -198,7 +199,7 @@ class MLM(TextTask):
             return facts.answers(tokens, losses.index_copy(0, places, chosen).view_as(tokens))
 
         rows = batches.map(self._hidden(self.test_split), self.evaluation_batch_size, score)
-        return level_perplexities([*chain.from_iterable(rows)], LEVELS)
+        return level_perplexities([*chain.from_iterable(rows)], MLM_LEVELS)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Return unigram perplexities, or in generated pages those of lookup within windows."""
@@ -206,7 +207,7 @@ class MLM(TextTask):
             pages = self.splits[self._scored]
             texts = [pages.__getitems__([i])[0] for i in range(len(pages))]
             windows = (0, 4, self.block_len)
-            return {f"look_up_{n}": level_perplexities(self._facts.looked_up(texts, n), LEVELS) for n in windows}
+            return {f"look_up_{n}": level_perplexities(self._facts.looked_up(texts, n), MLM_LEVELS) for n in windows}
         scores = {"ppl": perplexity(unigram_loss(self.corpus, self._scored))}
         if self.scored_part == "validation":
             scores["ppl_test"] = perplexity(unigram_loss(self.corpus, self.test_split))
@@ -222,3 +223,71 @@ class MLM(TextTask):
             words[place] = f"[{words[place]}|{self.corpus.text([guess])}]"
         note = "Masked tokens are shown as [truth|prediction].\n\n"
         (folder / "masked.txt").write_text(note + "".join(words) + "\n")
+
+
+class Batch(NamedTuple):
+    """Pages of which some tokens are masked.
+
+    Attributes:
+        tokens: [B, N].
+        seen: what the network reads, [B, N].
+        places: indices of the tokens to predict in the flattened pages, [K].
+        padding: [B, N]; None without padding.
+    """
+
+    tokens: Tensor
+    seen: Tensor
+    places: Tensor
+    padding: Tensor | None
+
+
+class RandomPages(Dataset[Batch]):
+    """Pages for training: each reading chooses other tokens.
+
+    Args:
+        hide: returns what the network reads of pages [B, N], and the indices to predict, with a random generator or
+            with torch's random numbers.
+    """
+
+    def __init__(
+        self, pages: PackedLines, hide: Callable[[Tensor, torch.Generator | None], tuple[Tensor, Tensor]]
+    ) -> None:
+        self.pages, self._hide = pages, hide
+
+    def __len__(self) -> int:
+        return len(self.pages)
+
+    def __getitems__(self, indices: Sequence[int], generator: torch.Generator | None = None) -> Batch:
+        tokens = self.pages.__getitems__(list(indices))
+        return Batch(tokens, *self._hide(tokens, generator), padding_or_none(tokens))
+
+
+class HiddenPages(Dataset[Batch]):
+    """Pages that are read in batches of ``batch_size``, with a fixed choice of masked tokens.
+
+    The choices of all batches are drawn one after another, in order, so they depend on ``batch_size``.
+
+    """
+
+    def __init__(self, pages: RandomPages, batch_size: int) -> None:
+        self.pages, self.batch_size = pages, batch_size
+        self._states = [torch.Generator().manual_seed(0).get_state()]
+
+    def __len__(self) -> int:
+        return len(self.pages)
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        number = indices[0] // self.batch_size
+        while len(self._states) <= number:
+            start = (len(self._states) - 1) * self.batch_size
+            self._read(range(start, start + self.batch_size))
+        return self._read(indices)
+
+    def _read(self, indices: Sequence[int]) -> Batch:
+        """Return a batch, and keep the state of the generator after it."""
+        number = indices[0] // self.batch_size
+        generator = torch.Generator()
+        generator.set_state(self._states[number])
+        batch = self.pages.__getitems__(indices, generator)
+        self._states[number + 1 :] = [generator.get_state()]
+        return batch

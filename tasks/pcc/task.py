@@ -16,14 +16,13 @@ from cab.backbone_protocols import PointCompleter
 from cab.metric import Metric, mean_over_batches, mean_scores
 from cab.registry.options import Positive
 from cab.task import Batches
-from tasks.files import warn_of_repeats
-from tasks.pcc.data import SPLITS, TRAINING_VIEWS, Clouds, Shapes, list_clouds, read_clouds, read_pcn
-from tasks.pcc.synthetic import generate_shape
+from tasks.files import VAL_SPLITS, warn_of_repeats
+from tasks.pcc.data import TRAINING_VIEWS, Clouds, Shapes, generate_shape, list_clouds, read_clouds, read_pcn
 from tasks.pictures import draw_grid
 from tasks.source import OwnTask
 
-SYNTHETIC = {"train": 600, "val": 32, "test": 64}
-NAMES = {"cd_l1": ("x 1000", False), "cd_l2": ("x 1000", False), "f_score": ("", True)}
+NUM_SHAPES = {"train": 600, "val": 32, "test": 64}
+CLOUD_METRICS = {"cd_l1": ("x 1000", False), "cd_l2": ("x 1000", False), "f_score": ("", True)}
 
 
 @register_task("pcc", paper="Yu et al. 2021", datasets="pcn synthetic", backbones={"pointr": "NS NC"})
@@ -65,7 +64,7 @@ class PCC(OwnTask):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        scored = [Metric(name, unit, higher_is_better=higher) for name, (unit, higher) in NAMES.items()]
+        scored = [Metric(name, unit, higher_is_better=higher) for name, (unit, higher) in CLOUD_METRICS.items()]
         if self.f_score_of == "all":
             scored.append(Metric("f_score_real", "", True, primary=False))
         if self.validation_split == "test":
@@ -76,17 +75,17 @@ class PCC(OwnTask):
         self._about: dict[str, Any] = {}
         self._contents: dict[str, list[tuple[str, str]]] = {}
         folder = self.own_folder()
-        self._parts = {} if folder is None else self.parts_of(list_clouds(folder), "complete cloud", splits=SPLITS)
-        self.splits = {split: self._read_split(split, data_root) for split in SPLITS}
+        self._parts = {} if folder is None else self.parts_of(list_clouds(folder), "complete cloud", splits=VAL_SPLITS)
+        self.splits = {split: self._read_split(split, data_root) for split in VAL_SPLITS}
         warn_of_repeats("shapes", self._contents)
 
     def _read_split(self, split: str, data_root: Path | None) -> Shapes:
         random, views = split == "train", 1
         if self.dataset == "synthetic":
-            start = {"train": 0, "val": SYNTHETIC["train"], "test": SYNTHETIC["train"] + SYNTHETIC["val"]}[split]
-            shapes = [generate_shape(start + i) for i in range(SYNTHETIC[split])]
+            start = {"train": 0, "val": NUM_SHAPES["train"], "test": NUM_SHAPES["train"] + NUM_SHAPES["val"]}[split]
+            shapes = [generate_shape(start + i) for i in range(NUM_SHAPES[split])]
             partial, complete = (Clouds.of(clouds) for clouds in zip(*shapes, strict=True))
-            self._about[split] = {"generator": 1, "shapes": SYNTHETIC[split]}
+            self._about[split] = {"generator": 1, "shapes": NUM_SHAPES[split]}
         elif (folder := self.own_folder()) is not None:
             files = ([folder / kind / name for name in self._parts[split]] for kind in ("partial", "complete"))
             partial, complete, self._about[split], self._contents[split] = read_clouds(folder, *files)
@@ -187,7 +186,7 @@ def cloud_scores(points: Tensor, truth: Tensor, f_score_of: str = "real") -> dic
     return scores
 
 
-PAIRS = 1 << 24  # distances in memory at once
+DISTANCES_AT_ONCE = 1 << 24  # distances in memory at once
 
 
 @torch.no_grad()
@@ -196,7 +195,7 @@ def nearest(points: Tensor, others: Tensor) -> Tensor:
 
     Distances are computed from differences: matrix products lose them away from the origin.
     """
-    rows = max(1, PAIRS // (len(points) * others.shape[1]))
+    rows = max(1, DISTANCES_AT_ONCE // (len(points) * others.shape[1]))
     points, others = points.float(), others.float()
     mode = "donot_use_mm_for_euclid_dist"
     parts = points.split(rows, dim=1)

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.probe.batches import IGNORE_INDEX, PAD, ProbeBatch, inline_queries
+from tasks.probe.batches import EMPTY_SYMBOL, IGNORE_INDEX, ProbeBatch, inline_queries
 
-MARK, END, DIGITS = 1, 2, 3
-PLUS = MARK
+MARK_SYMBOL, END_SYMBOL, DIGIT = 1, 2, 3
+PLUS = MARK_SYMBOL
 """The mark also separates two summands."""
 
 
 def copy(rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, reverse: bool = False) -> ProbeBatch:
     """Repeat the input, or reverse it."""
     sizes = rng.integers(1, length, size=rows, endpoint=True)
-    inputs = [DIGITS + rng.integers(vocab_size, size=size) for size in sizes]
+    inputs = [DIGIT + rng.integers(vocab_size, size=size) for size in sizes]
     return _join([(symbols, symbols[::-1] if reverse else symbols) for symbols in inputs], 2 * length + 1)
 
 
@@ -34,7 +34,7 @@ def addition(rng: np.random.Generator, rows: int, *, vocab_size: int, length: in
         second = rng.integers(1, length - first - 1, endpoint=True)
         summands = [_number(rng, size, vocab_size) for size in (first, second)]
         total = sum(_value(digits, vocab_size) for digits in summands)
-        pairs.append((np.concatenate([summands[0] + DIGITS, [PLUS], summands[1] + DIGITS]), _digits(total, vocab_size)))
+        pairs.append((np.concatenate([summands[0] + DIGIT, [PLUS], summands[1] + DIGIT]), _digits(total, vocab_size)))
     return _join(pairs, 2 * length + 1)
 
 
@@ -52,15 +52,15 @@ def _digits(value: int, base: int) -> np.ndarray:
     digits = []
     while value:
         value, digit = divmod(value, base)
-        digits.append(DIGITS + digit)
+        digits.append(DIGIT + digit)
     return np.array(digits)
 
 
 def _join(pairs: list[tuple[np.ndarray, np.ndarray]], length: int) -> ProbeBatch:
     """Join input, mark and output in ``length`` positions, padded at the end; predictions start at the mark."""
-    tokens = np.full((len(pairs), length), PAD)
+    tokens = np.full((len(pairs), length), EMPTY_SYMBOL)
     answers = np.full((len(pairs), length), IGNORE_INDEX)
     for i, (source, target) in enumerate(pairs):
-        tokens[i, : len(source) + 1 + len(target)] = np.concatenate([source, [MARK], target])
-        answers[i, len(source) : len(source) + len(target) + 1] = np.concatenate([target, [END]])
+        tokens[i, : len(source) + 1 + len(target)] = np.concatenate([source, [MARK_SYMBOL], target])
+        answers[i, len(source) : len(source) + len(target) + 1] = np.concatenate([target, [END_SYMBOL]])
     return inline_queries(tokens, answers)

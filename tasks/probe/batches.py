@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from cab import Backbone, Pattern
 from cab.backbone_protocols import Prober
 
-PAD = 0
+EMPTY_SYMBOL = 0
 """The symbol of an unused slot of a position; its vector is zero."""
 IGNORE_INDEX = -100
 """Replaces the answer at positions without a query."""
@@ -80,7 +80,7 @@ def query_logits(backbone: Backbone, batch: ProbeBatch) -> Tensor:
     read = network.decode_compressed if answers.shape[1] != queries.shape[1] else network
     if network.pattern is Pattern.CC:
         if answers.shape == queries.shape[:2]:  # each query includes the answer to the previous one
-            queries = torch.cat([queries, F.pad(answers[:, :-1], (1, 0), value=PAD).unsqueeze(-1)], dim=-1)
+            queries = torch.cat([queries, F.pad(answers[:, :-1], (1, 0), value=EMPTY_SYMBOL).unsqueeze(-1)], dim=-1)
         return read(queries, context)
     if network.pattern is Pattern.NC:
         return read(queries, context)

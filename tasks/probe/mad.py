@@ -14,7 +14,7 @@ import numpy as np
 from tasks.probe.batches import IGNORE_INDEX, ProbeBatch, inline_queries
 
 NOISE_SYMBOLS = 16
-LONGEST = 3
+LONGEST_KEY = 3
 """Maximum number of symbols of a key or value in fuzzy recall."""
 MAP_SEED = 12345
 """Seed of the map to memorize, which training and test share."""
@@ -52,7 +52,7 @@ def recall(
 def fuzzy(
     rng: np.random.Generator, rows: int, *, vocab_size: int, length: int, everything: bool, test: bool
 ) -> ProbeBatch:
-    """Generate recall in which keys and values are one to :data:`LONGEST` different consecutive symbols.
+    """Generate recall in which keys and values are one to :data:`LONGEST_KEY` different consecutive symbols.
 
     Keys of a test have the maximum length. One pair is planted and queried at the end; other repeated keys are queried
     too. Short sequences are left-padded with the last symbol. In MAD the planted pair may be missing; here it is not.
@@ -71,17 +71,17 @@ def _fuzzy_row(generator: random.Random, vocab_size: int, length: int, *, test: 
     count = (vocab_size - 1) // 2
 
     def key() -> tuple[int, ...]:
-        size = LONGEST if test else generator.randint(1, LONGEST)
+        size = LONGEST_KEY if test else generator.randint(1, LONGEST_KEY)
         return tuple(generator.sample(range(count), size))
 
     def value() -> tuple[int, ...]:
-        return tuple(generator.sample(range(count, vocab_size - 1), generator.randint(1, LONGEST)))
+        return tuple(generator.sample(range(count, vocab_size - 1), generator.randint(1, LONGEST_KEY)))
 
     last = key()
     values = {last: value()}
     size = len(last) + len(values[last])
-    enough = length - size - 2 * LONGEST
-    planted_at = generator.randrange(enough - 2 * LONGEST + 1)  # no earlier pair reaches the end
+    enough = length - size - 2 * LONGEST_KEY
+    planted_at = generator.randrange(enough - 2 * LONGEST_KEY + 1)  # no earlier pair reaches the end
     tokens: list[int] = []
     is_query: list[bool] = []
     seen: set[tuple[int, ...]] = set()

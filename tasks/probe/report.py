@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from cab.patterns import pattern_rank
 from cab.results import figures
-from cab.results.formats import Cell, mean, numbers
+from cab.results.formats import TableCell, mean, numbers
 from cab.results.sections import Block, Picture, TaskSection
 from cab.results.summarize import summarize
 from cab.results.table import Column, Row, Table
@@ -19,10 +19,10 @@ from cab.results.table import Column, Row, Table
 if TYPE_CHECKING:
     import pandas as pd
 
-METRIC, STATE_METRIC = "accuracy", "horizon"
+SCORE, STATE_METRIC = "accuracy", "horizon"
 PROBE_PARAMS = {"pairs": "task", "distance": "task", "noise": "task", "embed_dim": "backbone"}
 """Settings on the horizontal axis of curves, and their group of the configuration."""
-WORDS = {"pairs": "pairs", "distance": "distance, positions", "noise": "share of noise", "embed_dim": "width"}
+AXIS_TEXTS = {"pairs": "pairs", "distance": "distance, positions", "noise": "share of noise", "embed_dim": "width"}
 _PLACE = ["preset", "pattern", "dataset"]
 _CELL = [*_PLACE, "other", *PROBE_PARAMS, "attention"]
 
@@ -45,13 +45,13 @@ def probe_table(runs: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     horizons = dict(runs.loc[runs["metric"] == STATE_METRIC, ["file", "value"]].itertuples(index=False, name=None))
-    runs = runs[(runs["metric"] == METRIC) & (runs["hash"] != "")]
+    runs = runs[(runs["metric"] == SCORE) & (runs["hash"] != "")]
     facts = [_settings(*run) for run in runs[["config", "baselines"]].itertuples(index=False, name=None)]
     settings = pd.DataFrame(facts, index=runs.index, columns=["other", *PROBE_PARAMS, "commonest"])
     rows = runs.join(settings).assign(**{STATE_METRIC: runs["file"].map(horizons)})
     rows = rows.drop_duplicates([*_CELL, "seed"])
     table, horizon, commonest = (summarize(rows, _CELL, value=name) for name in ("value", STATE_METRIC, "commonest"))
-    table = table.rename(columns={"mean": METRIC, "sd": "deviation"})[[*_CELL, METRIC, "deviation", "seeds"]]
+    table = table.rename(columns={"mean": SCORE, "sd": "deviation"})[[*_CELL, SCORE, "deviation", "seeds"]]
     table.insert(len(_CELL) + 2, STATE_METRIC, horizon["mean"])
     table.insert(len(_CELL) + 3, "horizon_deviation", horizon["sd"])
     table["commonest"] = commonest["mean"]
@@ -63,7 +63,7 @@ def _settings(config: Mapping[str, Any], baselines: Mapping[str, Mapping[str, fl
     groups = {group: config.get(group, {}) for group in ("task", "backbone", "trainer")}
     knobs = {knob: float(groups[group].get(knob, math.nan)) for knob, group in PROBE_PARAMS.items()}
     kept = {group: {k: v for k, v in options.items() if k not in PROBE_PARAMS} for group, options in groups.items()}
-    commonest = baselines.get("commonest", {}).get(METRIC)
+    commonest = baselines.get("commonest", {}).get(SCORE)
     return {
         "other": json.dumps(kept, sort_keys=True),
         **knobs,
@@ -79,8 +79,8 @@ def capacity_curves(table: pd.DataFrame) -> Iterator[Curve]:
             if points.groupby("attention")[knob].nunique().max() < 2:
                 continue
             named = dict(zip(same, key, strict=True))
-            held = [f"{WORDS[k].partition(',')[0]} {named[k]:g}" for k in PROBE_PARAMS if k != knob and named[k]]
-            title = f"{named['pattern']}, {named['dataset']}: accuracy against {WORDS[knob]}; {', '.join(held)}"
+            held = [f"{AXIS_TEXTS[k].partition(',')[0]} {named[k]:g}" for k in PROBE_PARAMS if k != knob and named[k]]
+            title = f"{named['pattern']}, {named['dataset']}: accuracy against {AXIS_TEXTS[knob]}; {', '.join(held)}"
             yield Curve(knob, title, points)
 
 
@@ -89,7 +89,7 @@ def curve_figure(curve: Curve) -> Figure:
     """Draw the accuracy of each attention, with the most common answer as a dotted line."""
     names = figures.reference_first(curve.points["attention"])
     look = figures.looks(names)
-    figure = Figure(figsize=(figures.WIDTH, 2.7))
+    figure = Figure(figsize=(figures.FIGURE_WIDTH, 2.7))
     axes = figure.subplots()
     values = sorted(curve.points[curve.knob].unique())
     wide = curve.points.pivot(index=curve.knob, columns="attention", values="accuracy").reindex(values)
@@ -99,9 +99,9 @@ def curve_figure(curve: Curve) -> Figure:
     axes.axhline(curve.points["commonest"].mean(), color=figures.MUTED, linewidth=0.9, linestyle=":")
     axes.set_ylim(0.0, 1.03)
     axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
-    axes.set_xlabel(WORDS[curve.knob])
+    axes.set_xlabel(AXIS_TEXTS[curve.knob])
     axes.set_ylabel("accuracy")
-    axes.set_title(curve.title.replace(f": accuracy against {WORDS[curve.knob]}", "", 1))
+    axes.set_title(curve.title.replace(f": accuracy against {AXIS_TEXTS[curve.knob]}", "", 1))
     figure.legend(loc="outside lower center", ncols=3)
     return figure
 
@@ -121,14 +121,14 @@ def _settings_table(rows: pd.DataFrame, table_id: str, caption: str) -> Table:
     knobs = [knob for knob, group in PROBE_PARAMS.items() if not is_state or group != "task"]
     scores = {STATE_METRIC: "horizon_deviation"} if is_state else {}
     columns = [
-        *(Column(WORDS[knob], [Cell(f"{value:g}", value) for value in rows[knob]]) for knob in knobs),
+        *(Column(AXIS_TEXTS[knob], [TableCell(f"{value:g}", value) for value in rows[knob]]) for knob in knobs),
         *(
             Column(score, list(map(mean, rows[score], rows[deviation])), "higher")
-            for score, deviation in {**scores, METRIC: "deviation"}.items()
+            for score, deviation in {**scores, SCORE: "deviation"}.items()
         ),
         Column("seeds", numbers(rows["seeds"], 0)),
     ]
-    metrics = " and ".join((*scores, METRIC))
+    metrics = " and ".join((*scores, SCORE))
     return Table([*map(Row, rows["attention"])], columns, caption=f"{caption}: {metrics}", id=table_id)
 
 

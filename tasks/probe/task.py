@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,16 +19,16 @@ from cab.backbone_protocols import Prober
 from cab.metric import Metric, mean_over_batches
 from cab.registry.options import Positive
 from cab.task import Batches
-from tasks.probe import algorithms, mad, recall, states
-from tasks.probe.batches import IGNORE_INDEX, Examples, ProbeBatch, query_logits
+from tasks.probe import algorithms, mad, recall
+from tasks.probe.batches import EMPTY_SYMBOL, IGNORE_INDEX, Examples, ProbeBatch, inline_queries, query_logits
 
 IN_CONTEXT = ("recall", "noisy")
 """Data sets whose answers are values in the context."""
-PACKED = ("copying", "compression")
+OF_PAIRS = ("copying", "compression")
 """Data sets whose examples are ``pairs`` symbols to copy or to compress."""
 ALGORITHMS = ("copy", "reverse", "addition")
-STATES = ("parity", "modulo3", "s3", "s5")
-SPLITS = ("train", "validation", "test", "longer")
+STATE_GROUPS = ("parity", "modulo3", "s3", "s5")
+PROBE_SPLITS = ("train", "validation", "test", "longer")
 
 
 @register_task(
@@ -61,7 +62,7 @@ class Probe(Task):
     ``recall``, ``noisy``, ``copying`` and ``compression`` are identical data in all four patterns
     (:mod:`tasks.probe.batches`); in pattern CS, ``compression`` is MAD's. ``mad_*`` are its other five tasks,
     ``mqar`` is Zoology's, ``copy``, ``reverse`` and ``addition`` are the algorithms of the Universal Transformer;
-    ``parity``, ``modulo3``, ``s3`` and ``s5`` track the state of a group (:mod:`tasks.probe.states`).
+    ``parity``, ``modulo3``, ``s3`` and ``s5`` track the state of a group (:func:`word_problem`).
 
     Args:
         dataset: the probe.
@@ -97,7 +98,7 @@ class Probe(Task):
     @property
     def config_variant(self) -> str:
         """Return the settings that determine the difficulty."""
-        if self.dataset in (*IN_CONTEXT, *PACKED):
+        if self.dataset in (*IN_CONTEXT, *OF_PAIRS):
             settings = {"pairs": self.pairs, "distance": self.distance}
         else:
             settings = {"length": self.length}
@@ -111,7 +112,7 @@ class Probe(Task):
         if self.dataset in ALGORITHMS:
             names |= {"accuracy_longer": "of answers", "sequences_longer": "all right"}
         primary = "accuracy"
-        if self.dataset in STATES:
+        if self.dataset in STATE_GROUPS:
             names, primary = {"horizon": "positions", **names}, "horizon"
         return tuple(Metric(name, unit, True, primary=name == primary) for name, unit in names.items())
 
@@ -122,9 +123,9 @@ class Probe(Task):
             raise UserError(f"task.noise applies to noisy and mad_noisy, not to {self.dataset}")
         if self.dataset in IN_CONTEXT and self.pairs > self.vocab_size:
             raise UserError(f"task.pairs {self.pairs} needs as many keys: raise task.vocab_size to {self.pairs}")
-        vocab_sizes = {"mad_recall": 4, "mad_noisy": mad.NOISE_SYMBOLS + 4, "mad_fuzzy": 2 * mad.LONGEST + 1}
+        vocab_sizes = {"mad_recall": 4, "mad_noisy": mad.NOISE_SYMBOLS + 4, "mad_fuzzy": 2 * mad.LONGEST_KEY + 1}
         vocab_sizes |= {"mqar": 2 * self.pairs + 2, "mad_copying": 3, "mad_memorization": 6}
-        lengths = {"mqar": 4 * self.pairs, "mad_copying": 2 * self.pairs + 2, "mad_fuzzy": 6 * mad.LONGEST}
+        lengths = {"mqar": 4 * self.pairs, "mad_copying": 2 * self.pairs + 2, "mad_fuzzy": 6 * mad.LONGEST_KEY}
         smallest = {"vocab_size": vocab_sizes.get(self.dataset, 2), "length": lengths.get(self.dataset, 4)}
         for name, minimum in {**smallest, "longer_length": 4}.items():
             if getattr(self, name) < minimum:
@@ -133,11 +134,11 @@ class Probe(Task):
             raise UserError(f"task.length must be even for {self.dataset}, got {self.length}")
 
     def setup(self, data_root: Path | None) -> None:  # noqa: ARG002
-        splits = SPLITS if self.dataset in ALGORITHMS else SPLITS[:3]
+        splits = PROBE_SPLITS if self.dataset in ALGORITHMS else PROBE_SPLITS[:3]
         self.splits = {split: Examples(self._generate(split)) for split in splits}
 
     def _generate(self, split: str) -> ProbeBatch:
-        rng = np.random.default_rng(SPLITS.index(split))
+        rng = np.random.default_rng(PROBE_SPLITS.index(split))
         rows = self.examples if split == "train" else self.test_examples
         packed: dict[str, Any] = {"vocab_size": self.vocab_size, "pairs": self.pairs, "distance": self.distance}
         asked = {**packed, "noise": self.noise, "num_queries": self.num_queries}
@@ -145,7 +146,7 @@ class Probe(Task):
         fixed: dict[str, Any] = {"vocab_size": self.vocab_size, "length": length}
         everything = split == "train" and self.train_on == "all"
         longest = self.longer_length if split == "test" else self.length
-        sizes: dict[str, Any] = {"shortest": longest if split == "test" else states.SHORTEST, "longest": longest}
+        sizes: dict[str, Any] = {"shortest": longest if split == "test" else FEWEST_ELEMENTS, "longest": longest}
         generators = {
             "recall": partial(recall.recall, **asked),
             "noisy": partial(recall.recall, **asked),
@@ -160,7 +161,7 @@ class Probe(Task):
             "copy": partial(algorithms.copy, **fixed),
             "reverse": partial(algorithms.copy, **fixed, reverse=True),
             "addition": partial(algorithms.addition, **fixed),
-            **{group: partial(states.word_problem, group=group, **sizes) for group in STATES},
+            **{group: partial(word_problem, group=group, **sizes) for group in STATE_GROUPS},
         }
         return generators[self.dataset](rng, rows)
 
@@ -207,16 +208,16 @@ class Probe(Task):
 
     def _counts(self, guesses: Tensor, answers: Tensor) -> dict[str, Any]:
         """Return the correct and all answers and sequences, and for states the answers at each position."""
-        groups = {"right": guesses == answers, "asked": answers != IGNORE_INDEX} if self.dataset in STATES else {}
+        groups = {"right": guesses == answers, "asked": answers != IGNORE_INDEX} if self.dataset in STATE_GROUPS else {}
         return {**_correct(guesses, answers), **{name: group.sum(0).tolist() for name, group in groups.items()}}
 
     def _scores_of(self, counts: Sequence[dict[str, Any]]) -> dict[str, float]:
         scores: dict[str, float] = {
             name: mean_over_batches(each[name] for each in counts) for name in ("accuracy", "sequences")
         }
-        if self.dataset in STATES:
+        if self.dataset in STATE_GROUPS:
             right, asked = (np.sum([each[name] for each in counts], axis=0) for name in ("right", "asked"))
-            scores["horizon"] = states.horizon(right / np.maximum(asked, 1))  # short sequences have no last answers
+            scores["horizon"] = horizon(right / np.maximum(asked, 1))  # short sequences have no last answers
         return scores
 
     def baselines(self) -> dict[str, dict[str, float]]:
@@ -241,3 +242,41 @@ def _correct(guesses: Tensor, answers: Tensor) -> dict[str, tuple[int, int]]:
         "accuracy": (int(right.sum()), int(asked.sum())),
         "sequences": (int((right | ~asked).all(dim=1).sum()), len(answers)),
     }
+
+
+CYCLIC = {"parity": 2, "modulo3": 3}  # groups of sums, and their elements
+PERMUTED = {"s3": 3, "s5": 5}  # groups of permutations, and the permuted things
+FEWEST_ELEMENTS = 3
+"""Elements of the shortest sequence."""
+HORIZON_ACCURACY = 0.9
+"""Accuracy at each position up to the horizon."""
+
+
+def products(group: str) -> np.ndarray:
+    """Return the products a b of the elements 0, 1, ... of a group, of which 0 is the identity, [G, G]."""
+    if group in CYCLIC:
+        element = np.arange(CYCLIC[group])
+        return (element[:, None] + element) % len(element)
+    size = PERMUTED[group]
+    elements = np.array(list(permutations(range(size))))
+    place = size ** np.arange(size)[::-1]  # a permutation as a number: they are sorted
+    return np.searchsorted(elements @ place, elements[:, elements] @ place)
+
+
+def word_problem(rng: np.random.Generator, rows: int, *, group: str, shortest: int, longest: int) -> ProbeBatch:
+    """Generate ``shortest`` to ``longest`` random elements x_1, x_2, ...; answers are x_t ... x_2 x_1 at each t.
+
+    State tracking as in Merrill et al. 2024 and Grazzi et al. 2025 (arXiv:2411.12537): learned on short sequences and
+    tested on long ones.
+    """
+    table = products(group)
+    elements = rng.integers(len(table), size=(rows, longest))
+    state = np.zeros(rows, dtype=np.int64)
+    states = np.stack([state := table[element, state] for element in elements.T], axis=1)
+    beyond = np.arange(longest) >= rng.integers(shortest, longest, size=(rows, 1), endpoint=True)
+    return inline_queries(np.where(beyond, EMPTY_SYMBOL, 1 + elements), np.where(beyond, IGNORE_INDEX, 1 + states))
+
+
+def horizon(accuracy: np.ndarray) -> int:
+    """Return the number of first positions at each of which the accuracy [N] is at least :data:`HORIZON_ACCURACY`."""
+    return int((accuracy >= HORIZON_ACCURACY).cumprod().sum())

@@ -20,7 +20,7 @@ from cab.files.disk import visible_files
 from tasks.files import find_data, read_image, warn_of_left_out
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-KINDS = ("truth", "blurred")
+IMAGE_KINDS = ("truth", "blurred")
 
 
 _NUMBERS = re.compile(r"(\d+)")
@@ -71,7 +71,7 @@ class ImagePairs(Dataset[dict[str, Tensor]]):
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
         mirrored = torch.rand(len(indices)) < 0.5 if self.mirror else torch.zeros(len(indices), dtype=torch.bool)
         batch = {}
-        for name, images in zip(KINDS, (self.truth, self.blurred), strict=True):
+        for name, images in zip(IMAGE_KINDS, (self.truth, self.blurred), strict=True):
             x = torch.from_numpy(np.stack([images[i] for i in indices])).permute(0, 3, 1, 2).float() / 127.5 - 1.0
             batch[name] = torch.where(mirrored[:, None, None, None], x.flip(3), x)
         return {**batch, "index": torch.tensor(indices)}
@@ -135,14 +135,14 @@ def _from_files(
 
     def build(target: Path) -> None:
         shape = (len(files), high, high, 3)
-        paths = [target / f"{kind}.npy" for kind in KINDS]
+        paths = [target / f"{kind}.npy" for kind in IMAGE_KINDS]
         truth, low_images = (np.lib.format.open_memmap(p, mode="w+", dtype=np.uint8, shape=shape) for p in paths)
         for i, path in enumerate(progress(files, "reading images")):
             truth[i] = whole(path) if partners else center_crop(read_image(path, "RGB"), high)
             low_images[i] = whole(partners[i]) if partners else degrade(truth[i], low)
 
     ready = prepared("sr", key, build)
-    truth, low_images = (np.load(ready / f"{kind}.npy", mmap_mode="r") for kind in KINDS)
+    truth, low_images = (np.load(ready / f"{kind}.npy", mmap_mode="r") for kind in IMAGE_KINDS)
     contents = list(zip(sums.values(), map(str, files), strict=True))
     return ImagePairs(truth, low_images, mirror=False, contents=contents), {
         "folder": (folder if blurred is None else folder.parent).name,
@@ -157,12 +157,12 @@ def make_pairs(count: int, paint: Callable[[int, int, int], np.ndarray], *, low:
     return ImagePairs(truth, np.stack([degrade(image, low) for image in truth]), mirror=False)
 
 
-COLORS = np.array([(red, green) for red in (50, 125, 200) for green in (50, 125, 200)], dtype=np.float64)
+CELL_COLORS = np.array([(red, green) for red in (50, 125, 200) for green in (50, 125, 200)], dtype=np.float64)
 """Red and green of a cell: an image has six of these nine colors."""
 NUM_COLORS = 6
 SAID = np.array([20, 90, 160, 230], dtype=np.float64)
 """Blue of a legend cell: horizontal stripes, vertical stripes, checkerboard, no texture."""
-UNSAID = 125.0
+UNSAID = 125.0  # blue of all other cells: the mean of SAID
 CONTRAST = 50.0
 """Avoids clipping at 0 or 255, which would reveal a texture by the mean of its cell."""
 
@@ -177,7 +177,7 @@ def render(number: int, low: int, high: int) -> np.ndarray:
     rng = np.random.default_rng([8, number])
     cell = high // low
     count = min(NUM_COLORS, low)
-    colors = COLORS[rng.permutation(len(COLORS))[:count]]
+    colors = CELL_COLORS[rng.permutation(len(CELL_COLORS))[:count]]
     meant = rng.integers(len(SAID), size=count)
     legend = rng.permutation(np.concatenate([np.arange(count), rng.integers(count, size=low - count)]))
     which = np.concatenate([legend[None], rng.integers(count, size=(low - 1, low))])

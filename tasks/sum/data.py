@@ -29,8 +29,8 @@ from cab import UserError
 from cab.data.sources import fetch_hint
 from cab.files.cache import checksums, prepared, progress
 from cab.files.text_table import counted
-from tasks.corpus.facts import NAMES, THINGS
-from tasks.files import find_data, read_lines, warn_of_left_out
+from tasks.corpus.facts import THINGS, USUAL_NAMES
+from tasks.files import VAL_SPLITS, find_data, read_lines, warn_of_left_out
 from tasks.source import Rows
 
 if TYPE_CHECKING:
@@ -38,12 +38,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SPLITS = ("train", "val", "test")
-SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 """First entries of a trained tokenizer, as in BART's."""
 SEPARATOR = "|||||"
-VERSION = 3  # of the reading; increase when it changes
-COUNTS = {"train": 8000, "val": 64, "test": 128}
+SUM_VERSION = 3  # of the reading; increase when it changes
+NUM_PAIRS = {"train": 8000, "val": 64, "test": 128}
 """Generated pairs per split."""
 
 
@@ -79,7 +78,7 @@ def file_pairs(folder: Path, *, empty: str = "stop") -> Pairs:
     Raises:
         UserError: a file is missing, files differ in length, or a line is empty, with file and line.
     """
-    files = {split: _split_files(folder, split) for split in SPLITS}
+    files = {split: _split_files(folder, split) for split in VAL_SPLITS}
     warn_of_left_out(folder, [path for pair in files.values() for path in pair], r"\.(src|tgt)")
     key = checksums([path for pair in files.values() for path in pair])
     return Pairs({**key, "empty": empty}, lambda split: _complete(_lines_of(*files[split]), split, empty))
@@ -142,13 +141,13 @@ def _lines_of(source: Path, target: Path) -> Iterator[Example]:
 
 
 def generated_pairs() -> Pairs:
-    """Return :data:`COUNTS` pairs of :func:`generate_pair`."""
+    """Return :data:`NUM_PAIRS` pairs of :func:`generate_pair`."""
 
     def read(split: str) -> Iterator[tuple[str, str]]:
-        start = sum(COUNTS[earlier] for earlier in SPLITS[: SPLITS.index(split)])
-        return map(generate_pair, range(start, start + COUNTS[split]))
+        start = sum(NUM_PAIRS[earlier] for earlier in VAL_SPLITS[: VAL_SPLITS.index(split)])
+        return map(generate_pair, range(start, start + NUM_PAIRS[split]))
 
-    return Pairs({"generator": 10, "first": list(generate_pair(0)), "counts": COUNTS}, read)
+    return Pairs({"generator": 10, "first": list(generate_pair(0)), "counts": NUM_PAIRS}, read)
 
 
 class EncodedPairs(Dataset[dict[str, Tensor | None]]):
@@ -172,7 +171,7 @@ class EncodedPairs(Dataset[dict[str, Tensor | None]]):
             "ends": ends,
             "names": 1,
         }
-        key |= {"lengths": [source_len, target_len], "version": VERSION}
+        key |= {"lengths": [source_len, target_len], "version": SUM_VERSION}
         folder = prepared("sum", key, lambda folder: self._encode(pairs, tokenizer, folder, source_len, target_len))
         self.tokens = np.memmap(folder / "tokens.bin", dtype="int32", mode="r")
         self.bounds = np.load(folder / "bounds.npy", mmap_mode="r")
@@ -224,18 +223,18 @@ class EncodedPairs(Dataset[dict[str, Tensor | None]]):
 
 def special_tokens(tokenizer: Tokenizer) -> tuple[int, int, int]:
     """Return the ids of the begin, padding and end token; raise UserError if one is missing."""
-    begin, pad, end = (tokenizer.token_to_id(token) for token in SPECIAL[:3])
+    begin, pad, end = (tokenizer.token_to_id(token) for token in SPECIAL_TOKENS[:3])
     if begin is None or pad is None or end is None:
-        raise UserError(f"the tokenizer lacks special tokens: give one with {', '.join(SPECIAL[:3])}")
+        raise UserError(f"the tokenizer lacks special tokens: give one with {', '.join(SPECIAL_TOKENS[:3])}")
     return begin, pad, end
 
 
 COLORS = ("red", "green", "blue", "white", "black", "brown", "pink", "grey", "gold", "purple")
-OBJECTS, KEPT, FOLLOWED = THINGS[:12], THINGS[:8], THINGS[:6]
-PEOPLE = NAMES[:12]
+CHANGING_THINGS, KEPT_THINGS, FOLLOWED_THINGS = THINGS[:12], THINGS[:8], THINGS[:6]
+PEOPLE = USUAL_NAMES[:12]
 DIRECT, CHANGES = 3, 5
-SUMMARY_WORDS = 56
-LEVELS = {
+SUMMARY_WORDS = 56  # all levels end with it
+SUM_LEVELS = {
     "kept": slice(2, 25, 2),
     "changed_once": slice(26, 32),
     "changed_more": slice(32, 44),
@@ -247,18 +246,18 @@ LEVELS = {
 def generate_pair(number: int) -> tuple[str, str]:
     """Generate documents and summary ``number``, deterministically."""
     rng = random.Random(f"pair {number}")
-    of_color = {color: rng.choice(KEPT) for color in COLORS}
-    circle = shuffled(OBJECTS, rng)
+    of_color = {color: rng.choice(KEPT_THINGS) for color in COLORS}
+    circle = shuffled(CHANGING_THINGS, rng)
     becomes = dict(zip(circle, circle[1:] + circle[:1], strict=True))
     labels = {name: rng.choice(COLORS) for name in shuffled(PEOPLE, rng)}
-    labels |= {name: rng.choice(KEPT) for name in shuffled(PEOPLE, rng)[:DIRECT]}
+    labels |= {name: rng.choice(KEPT_THINGS) for name in shuffled(PEOPLE, rng)[:DIRECT]}
     documents = (
         ["Kept", *(name + what for name, what in labels.items())],
         ["Coloured", *(color + of_color[color] for color in shuffled(COLORS, rng))],
-        ["Changed", *(thing + becomes[thing] for thing in shuffled(OBJECTS, rng))],
+        ["Changed", *(thing + becomes[thing] for thing in shuffled(CHANGING_THINGS, rng))],
     )
     kept = [word for name in PEOPLE for word in (name, of_color.get(labels[name], labels[name]))]
-    forms, changed = list(FOLLOWED), []
+    forms, changed = list(FOLLOWED_THINGS), []
     for _ in range(CHANGES):
         forms = [becomes[form] for form in forms]
         changed += forms

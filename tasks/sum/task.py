@@ -23,9 +23,9 @@ from cab.metric import Metric, mean_over_batches, mean_scores
 from cab.registry.options import Positive
 from cab.task import Batches
 from tasks.bpe import find_tokenizer, tokenizer_data, tokenizer_path, vocabulary_size
-from tasks.files import warn_of_repeats
+from tasks.files import VAL_SPLITS, warn_of_repeats
 from tasks.source import TextTask
-from tasks.sum.data import LEVELS, SEPARATOR, SPECIAL, SPLITS, SUMMARY_WORDS, VERSION, EncodedPairs, find_pairs
+from tasks.sum.data import SEPARATOR, SPECIAL_TOKENS, SUM_LEVELS, SUM_VERSION, SUMMARY_WORDS, EncodedPairs, find_pairs
 
 Batch = Mapping[str, Tensor]
 
@@ -76,14 +76,14 @@ class Sum(TextTask):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        scored = [Metric(name, "F, percent", True, primary=name in NAMES) for name in (*NAMES, *PLAIN)]
+        scored = [Metric(name, "F, percent", True, primary=name in ROUGE) for name in (*ROUGE, *PLAIN_ROUGE)]
         levels = [Metric(level, "right words, percent", higher_is_better=True, primary=False) for level in self._levels]
         return (*scored, *levels)
 
     @property
     def _levels(self) -> Mapping[str, slice]:
         """The words of a generated summary that are scored separately, if complete summaries fit."""
-        return LEVELS if self.dataset == "synthetic" and self.max_length >= SUMMARY_WORDS else {}
+        return SUM_LEVELS if self.dataset == "synthetic" and self.max_length >= SUMMARY_WORDS else {}
 
     def check(self) -> None:
         super().check()
@@ -102,11 +102,11 @@ class Sum(TextTask):
             tokenizer,
             lambda: chain.from_iterable(pairs.read("train")),
             vocab_size=self.vocab_size,
-            special_tokens=SPECIAL,
-            key={"pairs": pairs.key, "version": VERSION},
+            special_tokens=SPECIAL_TOKENS,
+            key={"pairs": pairs.key, "version": SUM_VERSION},
         )
         lengths = {"source_len": self.source_len, "target_len": self.target_len}
-        self.splits = {split: EncodedPairs(pairs, split, self.bpe, **lengths, ends=self.ends) for split in SPLITS}
+        self.splits = {split: EncodedPairs(pairs, split, self.bpe, **lengths, ends=self.ends) for split in VAL_SPLITS}
         self._key = pairs.key
         numbered = {split: enumerate(each.digests.tolist(), start=1) for split, each in self.splits.items()}
         documents = {split: [(x, f"document {i} of {split}") for i, x in each] for split, each in numbered.items()}
@@ -201,9 +201,9 @@ def lead(documents: str) -> str:
     return " ".join(sentence for text in documents.split(SEPARATOR) for sentence in split_sentences(text)[:1])
 
 
-NAMES = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rougeLsum"}
+ROUGE = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rougeLsum"}
 """Our names and rouge-score's: the published ROUGE-L is that of ROUGE-1.5.5 on texts split into sentences."""
-PLAIN = tuple(f"{name}_plain" for name in NAMES)
+PLAIN_ROUGE = tuple(f"{name}_plain" for name in ROUGE)
 """Scores without stemming."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+(?=[\"'“‘(\[]*[A-Z0-9–])|\n+")
@@ -215,7 +215,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def rouge(pairs: Iterable[tuple[str, str]]) -> dict[str, float]:
-    """Return mean F-scores in percent over (reference, summary) pairs, with and without (:data:`PLAIN`) stemming.
+    """Return mean F-scores in percent over (reference, summary) pairs, with and without (:data:`PLAIN_ROUGE`) stemming.
 
     Words are stemmed, as published: pyrouge always passes ``-m`` to ROUGE-1.5.5, whose stemmer is Porter's algorithm
     without NLTK's extensions, which rouge-score has. An empty summary counts as the text ``<empty>``, as published.
@@ -228,9 +228,9 @@ def rouge(pairs: Iterable[tuple[str, str]]) -> dict[str, float]:
     scorers = [
         (
             names,
-            RougeScorer(list(NAMES.values()), tokenizer=SimpleNamespace(tokenize=partial(tokenize, stemmer=stemmer))),
+            RougeScorer(list(ROUGE.values()), tokenizer=SimpleNamespace(tokenize=partial(tokenize, stemmer=stemmer))),
         )
-        for names, stemmer in ((tuple(NAMES), porter), (PLAIN, None))
+        for names, stemmer in ((tuple(ROUGE), porter), (PLAIN_ROUGE, None))
     ]
     rows = []
     for reference, summary in pairs:

@@ -42,13 +42,13 @@ def compiled_librosa() -> ModuleType:
     return librosa
 
 
-RATE = 22050
+RATE = 22050  # of LJSpeech; all others as in FastSpeech 2
 N_FFT = WINDOW = 1024
 HOP = 256
 NUM_MELS = 80
 MEL_RANGE = (20.0, 8000.0)
 PITCH_RANGE = (71.0, 600.0)
-FLOOR = 1e-5
+FLOOR = 1e-5  # before a logarithm: silence would be minus infinity
 
 
 def read_wave(path: Path) -> np.ndarray:

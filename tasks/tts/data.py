@@ -19,13 +19,13 @@ from cab import UserError
 from cab.files.cache import checksums, digest_of, prepared, progress
 from tasks.files import read_lines, warn_of_left_out, warn_of_repeats
 from tasks.tts.audio import HOP, NUM_MELS, RATE, features, read_wave
-from tasks.tts.phonemes import ALIGNED, END, PAD, WRITTEN, read_phones, unspoken, written_tokens
+from tasks.tts.phonemes import ALIGNED, END_TOKEN, PAD_TOKEN, WRITTEN, read_phones, unspoken, written_tokens
 from tasks.tts.synthetic import generate_utterance, written_form
 
 T = TypeVar("T")
 
-VERSION = 1  # of the features; increase when they change
-FRAMES_PER_STEP = 4
+FEATURES_VERSION = 1  # of the features; increase when they change
+FRAMES_PER_STEP = 4  # frames that Transformer TTS predicts at once
 LONGEST_DIFFERENCE = 0.1
 """Seconds by which the length of an alignment may differ from that of its wave."""
 
@@ -115,7 +115,7 @@ def read_clips(
         for (clip, text), wave, grid in zip(progress(metadata, "features"), waves, grids, strict=True):
             mel, pitch, energy = features(read_wave(wave), as_fairseq=as_fairseq)
             tokens, durations, start = _alignment(grid, len(mel)) if grid else ([], [], 0)
-            written = [WRITTEN[token] for token in written_tokens(text)] + [END]
+            written = [WRITTEN[token] for token in written_tokens(text)] + [END_TOKEN]
             yield Utterance(clip, written, tokens, durations, start, mel, pitch, energy)
 
     about = {"clips": len(metadata), "alignments": len(aligned), "content": digest_of(key), **method}
@@ -151,7 +151,7 @@ def synthetic_utterances(count: int, *, as_fairseq: bool = False) -> tuple[list[
             phonemes, durations, wave = generate_utterance(number)
             mel, pitch, energy = features(wave, as_fairseq=as_fairseq)
             aligned = [ALIGNED[phoneme] for phoneme in phonemes]
-            text = [WRITTEN[phoneme] for phoneme in written_form(phonemes)] + [END]
+            text = [WRITTEN[phoneme] for phoneme in written_form(phonemes)] + [END_TOKEN]
             yield Utterance(f"{number:04d}", text, aligned, durations, 0, mel, pitch, energy)
 
     said = " ".join(generate_utterance(1)[0])
@@ -161,7 +161,7 @@ def synthetic_utterances(count: int, *, as_fairseq: bool = False) -> tuple[list[
 
 def _method(*, as_fairseq: bool) -> dict[str, Any]:
     """Return what identifies the computation of the features."""
-    return {"version": VERSION} | ({"features": "fairseq"} if as_fairseq else {})
+    return {"version": FEATURES_VERSION} | ({"features": "fairseq"} if as_fairseq else {})
 
 
 def _cached(key: dict[str, Any], utterances: Iterator[Utterance]) -> list[Utterance]:
@@ -250,11 +250,11 @@ class Utterances(Dataset[dict[str, Tensor]]):
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
         chosen = [self.utterances[i] for i in indices]
-        batch = _padded("written", [torch.tensor(u.written) for u in chosen], PAD)
+        batch = _padded("written", [torch.tensor(u.written) for u in chosen], PAD_TOKEN)
         batch |= _padded("frames", [self._groups(u) for u in chosen], 0.0)
         if all(u.aligned for u in chosen):
-            end, nothing = ([END], [0]) if self.as_fairseq else ([], [])
-            batch |= _padded("aligned", [torch.tensor(u.aligned + end) for u in chosen], PAD)
+            end, nothing = ([END_TOKEN], [0]) if self.as_fairseq else ([], [])
+            batch |= _padded("aligned", [torch.tensor(u.aligned + end) for u in chosen], PAD_TOKEN)
             batch["durations"] = pad_sequence([torch.tensor(u.durations + nothing) for u in chosen], batch_first=True)
             for name in ("pitch", "energy"):
                 rows = [torch.tensor(self._by_token(u, name) + nothing) for u in chosen]

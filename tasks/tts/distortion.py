@@ -19,25 +19,25 @@ from cab.files.numbers import is_finite
 from cab.metric import mean_over_batches
 from tasks.tts.audio import RATE, compiled_librosa
 
-WINDOW, HOP = int(0.05 * RATE), int(0.0125 * RATE)
-NUM_CEPSTRA, NUM_MELS, LEAST_FREQUENCY, OFFSET = 13, 80, 20.0, 1e-6
+LONG_WINDOW, LONG_HOP = int(0.05 * RATE), int(0.0125 * RATE)
+NUM_CEPSTRA, SCORE_MELS, LEAST_FREQUENCY, POWER_OFFSET = 13, 80, 20.0, 1e-6
 
 
 @functools.cache
 def _filters() -> Tensor:
     filters = compiled_librosa().filters.mel(
-        sr=RATE, n_fft=WINDOW, n_mels=NUM_MELS, fmin=LEAST_FREQUENCY, fmax=RATE / 2, htk=True, norm=None
+        sr=RATE, n_fft=LONG_WINDOW, n_mels=SCORE_MELS, fmin=LEAST_FREQUENCY, fmax=RATE / 2, htk=True, norm=None
     )
     return torch.from_numpy(filters)
 
 
 def log_mel_power(wave: np.ndarray) -> np.ndarray:
     """Return log(mel power + 1e-6), [F, 80]; triangular filters on the HTK scale, windows of 50 ms every 12.5 ms."""
-    samples = torch.from_numpy(np.pad(wave, (0, max(0, WINDOW - len(wave)))))
-    window = torch.hann_window(WINDOW)
-    spectrum = torch.stft(samples, WINDOW, HOP, WINDOW, window, pad_mode="reflect", return_complex=True)
+    samples = torch.from_numpy(np.pad(wave, (0, max(0, LONG_WINDOW - len(wave)))))
+    window = torch.hann_window(LONG_WINDOW)
+    spectrum = torch.stft(samples, LONG_WINDOW, LONG_HOP, LONG_WINDOW, window, pad_mode="reflect", return_complex=True)
     with torch.autocast("cpu", enabled=False):  # scores do not use the network's precision
-        return ((_filters() @ spectrum.abs().square()) + OFFSET).log().T.numpy()
+        return ((_filters() @ spectrum.abs().square()) + POWER_OFFSET).log().T.numpy()
 
 
 def cepstra(log_mel: np.ndarray) -> np.ndarray:

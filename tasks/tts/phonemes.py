@@ -17,15 +17,15 @@ VOWELS = ["AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW"
 CONSONANTS = ["B", "CH", "D", "DH", "F", "G", "HH", "JH", "K", "L", "M", "N", "NG", "P", "R", "S", "SH", "T", "TH"]
 CONSONANTS += ["V", "W", "Y", "Z", "ZH"]
 ARPABET = [vowel + stress for vowel in VOWELS for stress in "012"] + CONSONANTS
-SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
-PAD, END = 1, 2
+SPECIAL_PHONEMES = ["<s>", "<pad>", "</s>", "<unk>"]
+PAD_TOKEN, END_TOKEN = 1, 2
 SILENCES = ["sil", "sp", "spn"]
 WORD_SPACE = "|"
 PUNCTUATION = [",", ".", "!", "?", ";", ":"]
 
-ALIGNED = {token: number for number, token in enumerate(SPECIAL + ARPABET + SILENCES)}
+ALIGNED = {token: number for number, token in enumerate(SPECIAL_PHONEMES + ARPABET + SILENCES)}
 """Tokens of forced alignments: 76, as FastSpeech 2's published parameter counts imply."""
-WRITTEN = {token: number for number, token in enumerate([*SPECIAL, *ARPABET, WORD_SPACE, *PUNCTUATION])}
+WRITTEN = {token: number for number, token in enumerate([*SPECIAL_PHONEMES, *ARPABET, WORD_SPACE, *PUNCTUATION])}
 """Tokens of written text: 80, as Transformer-TTS's published parameter counts imply."""
 
 SILENT = "'\"()[]{}-"
@@ -131,7 +131,7 @@ _INTERVAL = re.compile(
     r"intervals\s*\[\d+\]\s*:?\s*xmin\s*=\s*(?P<start>\S+)\s*xmax\s*=\s*(?P<end>\S+)"
     r'\s*text\s*=\s*"(?P<text>(?:[^"]|"")*)"'
 )
-TOLERANCE = 1e-3
+TIME_TOLERANCE = 1e-3
 """Seconds by which times may differ, since programs round them."""
 
 
@@ -169,16 +169,16 @@ def read_phones(path: Path) -> tuple[list[Phone], float]:
     phones, before = [], begin
     for interval in of_tier["phones"]:
         name = interval["text"].strip() or "sil"
-        if name not in ALIGNED or name in SPECIAL:
+        if name not in ALIGNED or name in SPECIAL_PHONEMES:
             known = "ARPAbet with stress, sil, sp and spn are known"
             raise UserError(f"{where(interval.start('text'))}: unknown phone '{name:.40}'; {known}")
         start, stop_time = (_seconds(where(interval.start(side)), interval[side]) for side in ("start", "end"))
-        if start < before - TOLERANCE or stop_time < start or stop_time > end + TOLERANCE:
+        if start < before - TIME_TOLERANCE or stop_time < start or stop_time > end + TIME_TOLERANCE:
             raise UserError(
                 f"{where(interval.start())}: phone '{name}' from {start:g} to {stop_time:g} s is not between "
                 f"{before:g} s, where the one before ends, and {end:g} s, the end of the tier"
             )
-        if start > before + TOLERANCE:
+        if start > before + TIME_TOLERANCE:
             phones.append(Phone("sil", before, start))
         phones.append(Phone(name, start, stop_time))
         before = stop_time

@@ -20,12 +20,12 @@ import numpy as np
 
 from tasks.tts.audio import HOP, RATE
 
-VOWELS = ("AA", "AE", "AH", "AO", "EH", "IH", "IY", "UW")
-PITCH = 170.0
+KEY_VOWELS = ("AA", "AE", "AH", "AO", "EH", "IH", "IY", "UW")
+PITCH = 170.0  # Hz; manners vary it
 VOICES = {"1": (730.0, 1090.0, 2440.0), "2": (270.0, 2290.0, 3010.0)}
 """Stress of a vowel and its voice: formants in Hz. Both voices have the same pitch and loudness: FastSpeech
 2 receives pitch and energy in training, which must not reveal the voice."""
-MANNERS = [(0.86 + 0.04 * vowel, 0.6 + 0.1 * (3 * vowel % len(VOWELS))) for vowel in range(len(VOWELS))]
+MANNERS = [(0.86 + 0.04 * vowel, 0.6 + 0.1 * (3 * vowel % len(KEY_VOWELS))) for vowel in range(len(KEY_VOWELS))]
 """Relative pitch and loudness of each key vowel, compared with queried steps. FastSpeech 2 embeds pitch and energy in
 bins between the training extremes; queried steps are in the middle, where training covers every bin."""
 VARIETY = (2, 4, 8)
@@ -33,9 +33,9 @@ VARIETY = (2, 4, 8)
 before the vowel is found."""
 NEW, AGAIN = "ER", {3: "S", 6: "SH", 9: "Z"}
 """New voices, and voices repeated from the given number of steps before."""
-PAIRS, BETWEEN = ((6, 6), (3, 9)), 3
+LAG_PAIRS, BETWEEN = ((6, 6), (3, 9)), 3
 """Distances of two steps, three apart, that are repeated: in their own order, or swapped."""
-STEPS = 20
+FURTHER_STEPS = 20
 FRAMES = 4
 """Frames per phoneme: one decoder step."""
 
@@ -44,23 +44,23 @@ def generate_utterance(number: int) -> tuple[list[str], list[int], np.ndarray]:
     """Generate aligned phonemes, their frames, and the wave of utterance ``number``, deterministically."""
     rng = np.random.default_rng([5, number])
     stresses = list(VOICES)
-    vowels = rng.permutation(len(VOWELS))[: rng.choice(VARIETY)]
-    key = rng.permutation(np.tile(vowels, len(VOWELS) // len(vowels)))
-    voices = rng.integers(len(VOICES), size=len(VOWELS))
+    vowels = rng.permutation(len(KEY_VOWELS))[: rng.choice(VARIETY)]
+    key = rng.permutation(np.tile(vowels, len(KEY_VOWELS) // len(vowels)))
+    voices = rng.integers(len(VOICES), size=len(KEY_VOWELS))
     if number % 5 in (1, 3, 4):
         spoken = list(rng.permuted([range(len(VOICES))] * BETWEEN, axis=1).T.flat)
         sequence = [NEW + stresses[voice] for voice in spoken]
-        orders = PAIRS[:1] if number % 5 == 1 else PAIRS
-        lags = np.concatenate([rng.choice(orders, size=BETWEEN).T.flat for _ in range(STEPS // BETWEEN // 2)])
-        for lag in lags[: STEPS - len(spoken)]:
+        orders = LAG_PAIRS[:1] if number % 5 == 1 else LAG_PAIRS
+        lags = np.concatenate([rng.choice(orders, size=BETWEEN).T.flat for _ in range(FURTHER_STEPS // BETWEEN // 2)])
+        for lag in lags[: FURTHER_STEPS - len(spoken)]:
             spoken.append(spoken[-lag])
             sequence.append(AGAIN[lag])
     else:
-        asked = rng.choice(vowels, size=STEPS)
+        asked = rng.choice(vowels, size=FURTHER_STEPS)
         spoken = list(voices[asked])
-        sequence = [VOWELS[vowel] + "0" for vowel in asked]
-    phonemes = [VOWELS[vowel] + stresses[voices[vowel]] for vowel in key] + sequence
-    manners = [*(MANNERS[vowel] for vowel in key), *[(1.0, 1.0)] * STEPS]
+        sequence = [KEY_VOWELS[vowel] + "0" for vowel in asked]
+    phonemes = [KEY_VOWELS[vowel] + stresses[voices[vowel]] for vowel in key] + sequence
+    manners = [*(MANNERS[vowel] for vowel in key), *[(1.0, 1.0)] * FURTHER_STEPS]
     sounds = zip([*voices[key], *spoken], manners, strict=True)
     wave = np.concatenate([_sound(VOICES[stresses[voice]], *manner) for voice, manner in sounds])
     return phonemes, [FRAMES] * len(phonemes), (0.5 * wave / _loudest()).astype(np.float32)

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from cab.records import verified
-from cab.records.verified import COMMITTED, Row, read_rows, write_rows
+from cab.records.verified import COMMITTED, VerifiedRow, read_rows, write_rows
 from tests.helpers.attentions.trust import split, subjects
 
 PAIRS = subjects()
@@ -15,7 +15,7 @@ PAIRS = subjects()
 def test_only_rows_of_today_are_trusted_and_some_are_drawn_again(tmp_path: Path) -> None:
     """No row, or one of the quick form where the whole is wanted, and the pair runs; a seed draws others."""
     path, pair = tmp_path / "verified.csv", ("vanilla", "CS")
-    rows = [Row.of_today(*of, subject, quick=False, reach={}) for of, subject in PAIRS.items()]
+    rows = [VerifiedRow.of_today(*of, subject, quick=False, reach={}) for of, subject in PAIRS.items()]
     write_rows(path, rows)
     assert split(quick=True, path=path, seed="1").runs == {}
     by_seed = [split(quick=False, path=path, seed=str(seed)).runs for seed in range(120)]

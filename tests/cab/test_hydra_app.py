@@ -12,13 +12,13 @@ from omegaconf import OmegaConf
 
 from cab.cli.main import main
 from cab.config.compose import compose
-from cab.config.hydra_options import REPLACED
+from cab.config.hydra_options import REPLACED_OPTIONS
 from tests.helpers.command import records, run
 
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC", "preset=smoke"]
 MINE = ["--config-dir", "own settings", "experiment=mine", "pattern=NC"]
 OPTIONS = "cab run does not have Hydra's '{}': "
-FROM_HYDRA = [name for names in REPLACED for name in names]
+FROM_HYDRA = [name for names in REPLACED_OPTIONS for name in names]
 PRINTED: list[tuple[list[str], int, str]] = [
     (["--cfg", "job"], 0, "num_landmarks: 16"),
     (["-c", "job", "++seed=3"], 0, "seed: 3"),

@@ -13,12 +13,12 @@ import pandas as pd
 from cab.metric import Metric
 from cab.records.identity import Program, hash_of, settings
 from cab.records.names import installed_code
-from cab.records.record import CELL, Cost, Record, RunMetadata
+from cab.records.record import CELL, Record, RunCost, RunMetadata
 from cab.results.cells import read_anchors, settings_of_run, suite_cells
-from cab.results.load import COLUMNS, PUBLISHED, rows_of
+from cab.results.load import FRAME_COLUMNS, PUBLISHED, rows_of
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "program", "verified", "started")
-COST = Cost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)
+COST = RunCost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)
 
 
 def number(*names: object) -> float:
@@ -85,7 +85,7 @@ def make_record(
     *,
     unscored: Collection[str] = (),
     baselines: Mapping[str, Mapping[str, float]] | None = None,
-    cost: Cost = COST,
+    cost: RunCost = COST,
     **changes: Any,
 ) -> Record:
     """The record of a finished run with these metrics, those of ``unscored`` not primary; ``changes`` as above."""
@@ -114,7 +114,7 @@ def result(
     record = make_record({metric: value}, **cell | {name: changes[name] for name in CELL if name in changes})
     [row] = rows_of([(Path(f"{'-'.join(map(str, record.cell.values()))}.json"), record)])
     source = {"source": PUBLISHED} if changes.get("preset") == PUBLISHED else {}
-    return {**dict(zip(COLUMNS, row, strict=True)), "value": value, **source, **changes}
+    return {**dict(zip(FRAME_COLUMNS, row, strict=True)), "value": value, **source, **changes}
 
 
 def mine(value: float, attention: str, metric: str = "mse", **changes: Any) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def mine(value: float, attention: str, metric: str = "mse", **changes: Any) -> d
 
 def table(*rows: dict[str, Any]) -> pd.DataFrame:
     """The frame of rows of :func:`result`."""
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(FRAME_COLUMNS))
 
 
 def index_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ import cab
 from tests.helpers.documents import committed
 
 ROOT = Path(__file__).resolve().parents[2]
+CHECKED = ("attentions", "cab/verification")
+"""Packages whose code `cab verify` has checked: a constant of one module may have the name of another's."""
+PACKAGES = ("attentions", "backbones", "cab", "cab_fairseq", "engines", "tasks")
 PAGES = committed("README.md", "CONTRIBUTING.md", "docs/**/*.md")
 
 
@@ -48,3 +52,41 @@ def test_documents_import_from_cab_alone(page: Path) -> None:
     public = {"cab", "cab.testing", *(f"cab.{name}" for name in cab.__all__)}
     names = re.findall(r"^ *(?:from|import) (cab[\w.]*)", "\n".join(blocks), flags=re.MULTILINE)
     assert [name for name in names if name not in public] == []
+
+
+def definitions(kinds: type | tuple[type, ...], name_of: Callable[[ast.stmt], Iterable[str]]) -> dict[str, list[str]]:
+    """The modules in which statements of these kinds at the level of a module define each name."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            for name in name_of(node) if isinstance(node, kinds) else ():
+                found.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    return found
+
+
+def targets(node: ast.stmt) -> Iterator[str]:
+    """The names of public constants that an assignment defines, without types and those that a protocol names."""
+    of = getattr(node, "targets", None) or [getattr(node, "target", None)]
+    for each in (each for target in of for each in getattr(target, "elts", [target])):
+        if isinstance(each, ast.Name) and re.fullmatch(r"[A-Z][A-Z0-9_]+", each.id) and each.id != "SECTION":
+            yield each.id
+
+
+def test_a_constant_has_one_meaning() -> None:
+    """No two modules define a constant of the same name, so a name can be read without its module."""
+    several = {name: paths for name, paths in definitions((ast.Assign, ast.AnnAssign), targets).items() if paths[1:]}
+    assert {name: paths for name, paths in several.items() if not all(path.startswith(CHECKED) for path in paths)} == {
+        "SHORTEST": ["cab/flash_linear_attention.py", "cab/verification/growth.py"],  # both are checked code
+    }
+
+
+@pytest.mark.parametrize("noun", ["Cell", "Cost", "Row", "Entry", "Subject", "Verdict"])
+def test_a_noun_is_one_class(noun: str) -> None:
+    assert len(definitions(ast.ClassDef, lambda node: [node.name])[noun]) == 1  # type: ignore[attr-defined]
+
+
+def test_a_verdict_compares_an_attention_with_softmax_attention() -> None:
+    """Functions of that name are those of K and its sentences."""
+    of = definitions(ast.FunctionDef, lambda node: [node.name])  # type: ignore[attr-defined]
+    paths = {path for name, paths in of.items() if "verdict" in name for path in paths}
+    assert paths == {f"cab/{name}.py" for name in ("cli/score", "results/page", "results/retained", "results/verdict")}

@@ -12,7 +12,8 @@ import yaml
 from hatchling.builders.wheel import WheelBuilder
 
 import cab
-from cab.results.card import COSTS, DEFAULTS
+from cab.results.card import DEFAULTS
+from cab.results.costs import MEASURED
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -39,7 +40,7 @@ def test_every_package_of_the_wheel_is_typed() -> None:
     files = {Path(file.distribution_path) for file in WheelBuilder(str(ROOT)).recurse_included_files()}
     packages = {file.parent for file in files if file.name == "__init__.py" and len(file.parts) == 2}
     assert {"cab", "attentions", "backbones", "tasks", "engines", "cab_fairseq"} <= {*map(str, packages)}
-    assert {path.relative_to(ROOT) for path in (DEFAULTS, COSTS)} <= files
+    assert {path.relative_to(ROOT) for path in (DEFAULTS, MEASURED)} <= files
     assert [str(package) for package in packages if package / "py.typed" not in files] == []
 
 

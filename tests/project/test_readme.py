@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cab.cli.main import EXAMPLES
+from cab.cli.main import EXAMPLE_COMMANDS
 from cab.errors import EXAMPLE_COMMAND
 from cab.registry.registries import ATTENTIONS, TASKS
 from cab.results.figures import INK
@@ -60,7 +60,7 @@ def test_its_commands_run_one_after_another(tmp_path: Path) -> None:
         "source .venv/bin/activate",
     ]
     assert EXAMPLE_COMMAND in commands
-    for shown_first in EXAMPLES.values():
+    for shown_first in EXAMPLE_COMMANDS.values():
         assert any(command.startswith(shown_first) for command in commands), shown_first
     outputs = {command: run_shown(command, tmp_path) for command in commands}
     assert outputs["cab status results/local"].count("finished") == 9, "LSTF with M and S, and PCC"

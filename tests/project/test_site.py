@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cab.config.compose import check_overrides
-from cab.efficiency.cost import COLUMNS
+from cab.efficiency.cost import COST_COLUMNS
 from tests.helpers.documents import ROOT, commands_of, committed, run
 from tools.site import docs_pages
 
@@ -93,7 +93,7 @@ def header(file: str) -> tuple[str, ...]:
     [
         ("leaderboard-columns", "suite.csv", header("tests/golden/output/leaderboard_core_suite.csv")),
         ("leaderboard-columns", "leaderboard.csv", header("results/reproduced/leaderboard.csv")),
-        ("measure-cost", "Cost files", COLUMNS),
+        ("measure-cost", "Cost files", COST_COLUMNS),
     ],
 )
 def test_columns_of_the_documents_are_those_of_the_files(page: str, section: str, columns: tuple[str, ...]) -> None:

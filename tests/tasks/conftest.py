@@ -13,7 +13,7 @@ from tasks.corpus import books
 def _few_books() -> Iterator[None]:
     """So that their tokenizer is trained in seconds; tests elsewhere, whose processes know nothing of it, have all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(books, "COUNTS", {"train": 16, "validation": 2, "test": 4})
+        patch.setattr(books, "NUM_BOOKS", {"train": 16, "validation": 2, "test": 4})
         yield
 
 

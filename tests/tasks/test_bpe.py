@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from cab import UserError
 from cab.registry.registries import TASKS
 from tasks.bpe import find_tokenizer, read_bpe, trained_bpe, vocabulary_size
-from tasks.sum.data import SPECIAL
+from tasks.sum.data import SPECIAL_TOKENS
 from tests.helpers.tasks.layouts import put, write_books, write_pairs
 from tests.helpers.tasks.records import ready
 
@@ -53,7 +53,7 @@ def test_published_tokenizers_are_files_below_the_data_root(tmp_path: Path) -> N
     write_books(tmp_path)
     home = tmp_path / "tokenizers/gpt2"
     home.mkdir(parents=True)
-    bpe = trained_bpe(lambda: iter(TEXTS), vocab_size=300, special_tokens=SPECIAL, key={"texts": 3})
+    bpe = trained_bpe(lambda: iter(TEXTS), vocab_size=300, special_tokens=SPECIAL_TOKENS, key={"texts": 3})
     bpe.model.save(str(home))
     task.setup(tmp_path)
     assert task.corpus.tokenizer.get_vocab() == bpe.get_vocab()
@@ -112,12 +112,12 @@ def test_lost_text_is_named_with_its_share(tmp_path: Path, caplog: pytest.LogCap
 @pytest.mark.parametrize("side", ["src.cleaned", "tgt"])
 def test_the_name_of_a_special_token_in_a_text_is_a_text_or_refused(side: str, tmp_path: Path) -> None:
     """A summary would end there, or the loss would not count it."""
-    word = SPECIAL[2]
+    word = SPECIAL_TOKENS[2]
     put(write_pairs(tmp_path) / f"sum/train.{side}", f"a {word} b\n" * 6)
     task = ready("sum", tmp_path)
     [row] = task.splits["train"].__getitems__([0])["target" if side == "tgt" else "source"]
     assert word in task.bpe.decode([token for token in row.tolist() if token > 3], skip_special_tokens=False)
-    special = {name: number for number, name in enumerate(SPECIAL[:3], start=900)}
+    special = {name: number for number, name in enumerate(SPECIAL_TOKENS[:3], start=900)}
     path = put(tmp_path / "t.json", words(LETTERS | special))
     with pytest.raises(UserError, match=f"example 1 of train: the tokenizer reads a word as '{word}'"):
         ready("sum", tmp_path, tokenizer=str(path))

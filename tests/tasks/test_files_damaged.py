@@ -19,7 +19,7 @@ from PIL import Image
 from cab import UserError
 from tasks.bpe import read_bpe
 from tasks.files import read_image
-from tasks.glue.tables import LAYOUTS, read_table
+from tasks.glue.tables import FILE_LAYOUTS, read_table
 from tasks.lstf.data import read_series
 from tasks.pcc.data import read_pcd
 from tasks.tts.audio import RATE, read_wave
@@ -178,7 +178,7 @@ Read = Callable[[Path], object]
 FILES: dict[str, tuple[str, Read, list[tuple[Change, str]]]] = {
     "cola": (
         "train.tsv",
-        lambda path: read_table(path, LAYOUTS["cola"]),
+        lambda path: read_table(path, FILE_LAYOUTS["cola"]),
         [
             ("gj04\t1\t\ta\ngj04\t\t*\tb\n", "line 2: unknown label '' .known: 0, 1"),
             (b"a\t1\t\tb\rc\t0\t\td\r", "line 1: lines end with carriage returns"),
@@ -186,12 +186,12 @@ FILES: dict[str, tuple[str, Read, list[tuple[Change, str]]]] = {
     ),
     "rte": (
         "train.tsv",
-        lambda path: read_table(path, LAYOUTS["rte"]),
+        lambda path: read_table(path, FILE_LAYOUTS["rte"]),
         [(f"{RTE}\n0\ta\tb\tentailment\n1\ta\tb\n", "line 3: 3 columns, expected 4"), (RTE, "has no example")],
     ),
     "stsb": (
         "train.tsv",
-        lambda path: read_table(path, LAYOUTS["stsb"]),
+        lambda path: read_table(path, FILE_LAYOUTS["stsb"]),
         [
             (f"{STSB}\n0\tm\tn\t2012\t17\tx\tx\ta\tb\t5.2\n", "line 2: the score must be a number from 0 to 5"),
             (STSB.replace("sentence2", "sentence1"), "column 'sentence1' occurs more than"),

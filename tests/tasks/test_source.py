@@ -14,7 +14,8 @@ from cab import UserError
 from cab.config.compose import compose
 from cab.registry.registries import TASKS
 from cab.runner.cell import Cell
-from tasks.source import SPLITS, Rows, TextTask
+from tasks.files import SPLITS
+from tasks.source import Rows, TextTask
 from tasks.sum.data import find_pairs
 from tests.helpers.data.own import write_own_folders
 from tests.helpers.tasks.layouts import put

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cab.registry.registries import TASKS
-from tasks.corpus.facts import NAMES
+from tasks.corpus.facts import USUAL_NAMES
 from tasks.glue.tables import generate_pairs
 from tasks.lm.task import generate_book
 from tasks.lra.images import generated_shapes
@@ -19,7 +19,7 @@ from tasks.lra.rows import Source
 from tasks.lra.text import generated_pairs, generated_reviews
 from tasks.lstf.synthetic import synthetic_series
 from tasks.mlm.task import generate_book as generate_pages
-from tasks.pcc.synthetic import generate_shape
+from tasks.pcc.data import generate_shape
 from tasks.sr.data import render
 from tasks.sum.data import generate_pair
 from tasks.tts.synthetic import generate_utterance
@@ -50,7 +50,7 @@ MAKERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "lm": ("315619abb1483a80", lambda: [generate_book(i, names=names) for i in range(4) for names in (16, 32)]),
     "mlm": ("d720233543425e02", lambda: [generate_pages(i, names=names) for i in range(4) for names in (16, 32)]),
     "sum": ("1cb85fa6abf4a684", lambda: [generate_pair(i) for i in range(20)]),
-    "glue": ("3969ae4155b6901f", lambda: [generate_pairs("dev"), NAMES]),
+    "glue": ("3969ae4155b6901f", lambda: [generate_pairs("dev"), USUAL_NAMES]),
     "listops": ("89ff5574bcfe7d36", lambda: examples(generated_trees(Shape(4, 5, 5, 40), COUNTS))),
     "text": ("5446e238abe0d125", lambda: examples(generated_reviews(128, COUNTS))),
     "retrieval": ("ee0df6e965bda3f4", lambda: examples(generated_pairs(32, COUNTS))),

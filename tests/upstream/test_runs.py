@@ -13,8 +13,7 @@ import torch
 
 from cab import Pattern, build_backbone
 from cab.efficiency.subjects import AttentionSubject
-from tasks.sr.diffusion import Diffusion
-from tasks.sr.task import SR
+from tasks.sr.task import SR, Diffusion
 from tasks.sum.data import file_pairs
 from tasks.tts.audio import RATE, read_wave
 from tasks.tts.distortion import distortions, path_costs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cab.config.run_config import TrainerConfig
-from tasks.sr.diffusion import Diffusion
+from tasks.sr.task import Diffusion
 from tests.cab.config.test_compose_paper import composed
 
 """informer, utils/tools.py ``adjust_learning_rate`` (type1), called with epoch + 1 at the end of each."""

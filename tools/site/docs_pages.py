@@ -28,7 +28,7 @@ from mkdocs.structure.pages import Page
 
 import cab
 from cab.cli.main import COMMANDS, main
-from cab.config.hydra_options import REPLACED
+from cab.config.hydra_options import REPLACED_OPTIONS
 from cab.files.text_table import read_csv
 from cab.registry.registries import ATTENTIONS
 
@@ -175,7 +175,7 @@ def example() -> str:
 
 def hydra() -> str:
     """Return the table of Hydra's options that `cab run` replaces."""
-    rows = [f"| {', '.join(f'`{name}`' for name in names)} | {text} |" for names, text in REPLACED.items()]
+    rows = [f"| {', '.join(f'`{name}`' for name in names)} | {text} |" for names, text in REPLACED_OPTIONS.items()]
     return "\n".join(["| Hydra | `cab run` |", "| --- | --- |", *rows])
 
 

@@ -25,7 +25,7 @@ from cab.results.cells import (
     ANCHORS_FILE,
     PRESET,
     SOFTMAX,
-    VERSION,
+    SUITE_VERSION,
     Key,
     SuiteCell,
     cell_of,
@@ -57,7 +57,7 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
             losses = [entry["validation"] for entry in record.history if entry.get("validation") is not None]
             validation = repr(losses[-1]) if losses else ""
             numbers = repr(cells[key].value(record)), validation, record.cost.steps_to_solve
-            rows.append((VERSION, *key, data_hash(record), ANCHORS[rank], seed, *numbers, record.hash))
+            rows.append((SUITE_VERSION, *key, data_hash(record), ANCHORS[rank], seed, *numbers, record.hash))
     if not rows:
         raise UserError(f"no cell of the suite has results of {' and '.join(ANCHORS)}; run them first")
     with replacing(path) as temporary, temporary.open("w", newline="") as file:

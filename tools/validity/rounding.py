@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from cab.analysis.subject import Subject, subject_of as network_of
+from cab.analysis.subject import AnalyzedNetwork, subject_of as network_of
 from cab.attention import Attention, DecodeState
 from cab.padding import union
 from cab.patterns import Pattern
@@ -110,7 +110,7 @@ def bits_needed(errors: dict[str, dict[int, float]]) -> int:
     return min((BITS[name] for name, by_position in errors.items() if max(by_position.values()) <= LIMIT), default=32)
 
 
-def rounded_scores(subject: Subject) -> dict[str, dict[str, float]]:
+def rounded_scores(subject: AnalyzedNetwork) -> dict[str, dict[str, float]]:
     """Return the scores of a network of pattern CS by format, when its attentions decode token by token."""
     batches: Any = DeviceBatches(torch.device("cpu"))
     scores = {}
@@ -121,7 +121,7 @@ def rounded_scores(subject: Subject) -> dict[str, dict[str, float]]:
 
 
 @contextlib.contextmanager
-def _decoding(subject: Subject, number_format: str) -> Iterator[None]:
+def _decoding(subject: AnalyzedNetwork, number_format: str) -> Iterator[None]:
     """Replace the forward pass of the attention layers by decoding with a rounded state."""
     layers: list[Any] = [layer for _, layer in subject.attention_layers()]
     for layer in layers:

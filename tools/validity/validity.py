@@ -20,8 +20,9 @@ import pandas as pd
 from cab.patterns import pattern_rank
 from cab.records.files import PAPER_DIR, REFERENCE_DIRS
 from cab.records.record import Status, records_in
+from cab.results.cells import NO_ATTENTION
 from cab.results.load import load_results
-from cab.results.normalization import NO_ATTENTION, population
+from cab.results.normalization import population
 from cab.results.retained import by_cell, gains_table
 from cab.results.statistics import Estimate, difference, holm, weighted_sum
 from cab.results.validity import invalid_cells

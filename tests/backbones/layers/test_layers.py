@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from backbones.layers import reversible, token_losses as token_losses_module
-from backbones.layers.gates import GRUGate
+from backbones import gpt2_reversible
+from backbones.layers import token_losses as token_losses_module
 from backbones.layers.speech import MaskedBatchNorm1d
 from backbones.layers.token_losses import token_losses
+from backbones.layers.transformer import GRUGate
 from cab import build_backbone
 from cab.training import auxiliary_loss
 from cab.verification.growth import peak_bytes
@@ -46,7 +47,7 @@ def test_reversible_gradients_are_those_of_the_plain_network(num_layers: int, mo
         drawn = torch.rand(())
         loss.backward()
         found.append((loss.item(), drawn.item(), torch.cat([p.grad.flatten() for p in backbone.parameters()])))
-        monkeypatch.setattr(reversible, "couple_reversibly", reversible.couple)
+        monkeypatch.setattr(gpt2_reversible, "couple_reversibly", gpt2_reversible.couple)
     assert found[0][:2] == found[1][:2]
     assert (found[0][2] - found[1][2]).norm() <= 1e-5 * found[1][2].norm()
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backbones.gpt2_universal import PONDER_WEIGHT
 from backbones.layers.tokens import SinusoidalPositions
-from backbones.layers.universal import PONDER_WEIGHT
 from cab.training import auxiliary_loss
 from tests.helpers.backbones.records import padding, small, tokens
 

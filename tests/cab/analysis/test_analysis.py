@@ -14,13 +14,13 @@ from torch.nn import functional as F
 from cab import build_attention
 from cab.analysis.dilution import effective_weights, mass_of_neighbors
 from cab.analysis.gradients import recorded, relative_deviation, score_gradients
-from cab.analysis.subject import Subject, subject_of
+from cab.analysis.subject import AnalyzedNetwork, subject_of
 from tests.helpers.command import cab
 
 SMOKE = ["task=lm", "dataset=synthetic", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
 
 
-def fresh(attention: str) -> Subject:
+def fresh(attention: str) -> AnalyzedNetwork:
     subject = subject_of([*SMOKE, f"attention={attention}"])
     for parameter in subject.network.parameters():
         if parameter.dim() > 1:

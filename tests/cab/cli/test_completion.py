@@ -9,7 +9,7 @@ import pytest
 
 from cab.cli.completion import overrides
 from cab.cli.main import COMMANDS, main
-from cab.config.run_config import KEYS, TrainerConfig
+from cab.config.run_config import RUN_KEYS, TrainerConfig
 from cab.registry.options import annotations_of
 from cab.registry.registries import ATTENTIONS
 
@@ -52,7 +52,7 @@ def test_a_tab_in_bash(script):
 def test_every_key_of_a_run_is_offered():
     keys = {override.partition("=")[0] for override in overrides()}
     written_by_commands = {"retry", "tuning"}
-    assert KEYS.keys() - written_by_commands - {"trainer", "data"} <= keys
+    assert RUN_KEYS.keys() - written_by_commands - {"trainer", "data"} <= keys
     assert {f"trainer.{name}" for name in annotations_of(TrainerConfig)} <= keys
     assert {override for override in overrides() if override.startswith("attention=")} == {
         f"attention={name}" for name in ATTENTIONS.names()

@@ -7,7 +7,7 @@ import re
 import yaml
 
 from cab.cli.run_help import help_text
-from cab.config.run_config import KEYS, DataConfig, TrainerConfig
+from cab.config.run_config import RUN_KEYS, DataConfig, TrainerConfig
 from cab.registry.options import annotations_of
 from cab.registry.registries import TASKS
 from cab.registry.tables import CONFIGS
@@ -22,7 +22,7 @@ def options(text: str) -> dict[str, tuple[str, str]]:
 def test_every_option_has_a_line_with_its_default_and_what_it_is():
     found = options("\n".join(map(help_text, ([], ["trainer=default", "cluster=local,slurm"]))))
     groups = {"task", "dataset", "backbone", "attention", "trainer", "logger", "cluster", "data"}
-    expected = KEYS.keys() - groups - {"preset", "pattern"}
+    expected = RUN_KEYS.keys() - groups - {"preset", "pattern"}
     expected |= {f"trainer.{name}" for name in annotations_of(TrainerConfig)} | {
         f"data.{name}" for name in annotations_of(DataConfig)
     }

@@ -15,8 +15,8 @@ from cab.cli.main import main
 from cab.errors import EXAMPLE_COMMAND
 from cab.metric import Metric
 from cab.records.files import PAPER_DIR
-from cab.records.record import Cost, Record, Status
-from cab.results.index import COLUMNS
+from cab.records.record import Record, RunCost, Status
+from cab.results.index import INDEX_COLUMNS
 from tests.helpers.made_records import make_about, make_record
 
 COSTS = str(PAPER_DIR / "efficiency_cost.csv")
@@ -113,7 +113,7 @@ def test_a_lost_seed_has_one_number_and_one_text_in_every_form(tmp_path, capsys,
     for seed, value in enumerate((30.0, 32.0)):
         make_record([metric.measured(value) for metric in metrics], seed=seed, **cell).write(own)
     about = make_about(seed=2, **cell)
-    lost = {"error": FloatingPointError("NaN"), "step": 3, "cost": Cost(), "status": Status.DIVERGED}
+    lost = {"error": FloatingPointError("NaN"), "step": 3, "cost": RunCost(), "status": Status.DIVERGED}
     Record.failed(about, metrics=metrics, **lost).write(own)
     text = "1 of 3 without a score (diverged)"
 
@@ -277,6 +277,6 @@ def test_broken_records_are_left_out_with_a_warning(records, capsys, caplog):
     assert "broken.json is not a valid result record" in caplog.text
     out, err = capsys.readouterr()
     found = pd.read_csv(io.StringIO(out))
-    assert list(found.columns) == COLUMNS
+    assert list(found.columns) == INDEX_COLUMNS
     assert found["seeds"].tolist() == [3] * 6
     assert "note: NC mine averages mse of informer etth1 M, informer etth2 M" in err

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from cab.cli.main import main
-from cab.records.record import SHOWN
+from cab.records.record import MOST_SHOWN
 from tests.helpers.made_records import make_record
 
 READERS = (["status"], ["score"], ["leaderboard", "--out", "out"], ["correlation"])
@@ -22,10 +22,10 @@ def test_many_foreign_files_are_a_few_lines(command, tmp_path, capsys, caplog, m
     main([*command, "results"])
     printed = capsys.readouterr()
     text = printed.out + printed.err + caplog.text
-    assert text.count(f"{300 - SHOWN} more files in results") == 1
-    assert text.count("is not a result record") == SHOWN
+    assert text.count(f"{300 - MOST_SHOWN} more files in results") == 1
+    assert text.count("is not a result record") == MOST_SHOWN
     if command == ["status"]:
-        assert (text.count("finished"), text.count("broken")) == (2, SHOWN)
+        assert (text.count("finished"), text.count("broken")) == (2, MOST_SHOWN)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from cab import verification
 from cab.records import verified
 from cab.records.verified import (
-    COLUMNS,
     QUICK,
-    Row,
+    VERIFIED_COLUMNS,
+    VerifiedRow,
     is_verified,
     read_rows,
     remembered,
@@ -65,7 +65,7 @@ def test_a_row_per_pair_and_nothing_twice(capsys, tmp_path):
     assert (status, out) == (0, "")
     assert "already verified: 0, to verify: 8" in err
     rows = list(csv.DictReader(record.open()))
-    assert tuple(rows[0]) == COLUMNS
+    assert tuple(rows[0]) == VERIFIED_COLUMNS
     assert [(row["attention"], row["pattern"]) for row in rows] == [
         (name, pattern) for name in ("linear", "none") for pattern in ("NS", "CS", "NC", "CC")
     ]
@@ -148,7 +148,7 @@ def test_some_checks_are_not_all(capsys):
 
 
 def test_a_row_says_how_far_each_group_looked():
-    row = Row.of_today("a", "NS", dict, quick=True, reach={"causality": 130, "parameters": 0, "growth": 8192})
+    row = VerifiedRow.of_today("a", "NS", dict, quick=True, reach={"causality": 130, "parameters": 0, "growth": 8192})
     assert row.max_tokens_checked == "causality=130 growth=8192"
     assert row.torch_version == torch_version() == ".".join(row.torch_version.split(".")[:2])
 

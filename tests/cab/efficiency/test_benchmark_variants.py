@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from cab import Pattern, kernels
-from cab.cli.efficiency import KERNELS, _kernel_checks, _plans, add_arguments
+from cab.cli.efficiency import BACKENDS, _kernel_checks, _plans, add_arguments
 from cab.efficiency import protocols, workload
-from cab.efficiency.cost import Cost, write_costs
-from cab.efficiency.former import Former
+from cab.efficiency.cost import Cost, Former, write_costs
 from cab.efficiency.operations import Operations
 from cab.efficiency.protocols import measure_length
 from cab.efficiency.report import UNCHECKED, tables
@@ -107,7 +106,7 @@ def test_a_triton_kernel_has_the_operations_of_its_reference(monkeypatch: pytest
 
 
 def test_backends_of_the_command_are_those_of_the_registry() -> None:
-    assert KERNELS == kernels.NAMES
+    assert BACKENDS == kernels.NAMES
 
 
 def plan_of(*words: str) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import main
-from cab.efficiency.cost import COLUMNS, Cost
+from cab.efficiency.cost import COST_COLUMNS, Cost
 from cab.efficiency.subjects import AttentionSubject, select_attentions
 from cab.patterns import Pattern
 
@@ -34,7 +34,7 @@ def test_costs_in_the_columns_that_are_read_elsewhere(
     captured = capsys.readouterr()
     assert captured.out == out.read_text()
     rows = costs_of(captured.out)
-    assert list(rows[0]) == list(COLUMNS)
+    assert list(rows[0]) == list(COST_COLUMNS)
     assert list(rows[0])[:6] == ["attention", "pattern", "phase", "length", "seconds", "bytes"]
     measured = {(row["pattern"], row["phase"], row["length"], row["attention"]) for row in rows}
     forward = product(("NS", "CS"), ("forward",), "49", ("vanilla", "eager", "abc", "projections"))

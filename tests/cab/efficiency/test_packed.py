@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cab import Pattern
-from cab.cli.efficiency import PACKED as DISTRIBUTIONS
+from cab.cli.efficiency import DISTRIBUTIONS
 from cab.cli.main import main
 from cab.efficiency.packed import packed_inputs, padded_inputs, sequence_lengths
 from cab.efficiency.setting import Setting

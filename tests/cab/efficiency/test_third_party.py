@@ -12,13 +12,13 @@ import torch
 from cab.cli.main import main
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, has_projections
-from cab.efficiency.third_party import CHECKOUT, INDEX, ThirdPartySubject
+from cab.efficiency.third_party import CHECKOUT, INDEX_FILE, ThirdPartySubject
 from cab.patterns import Pattern
 from cab.registry.files import load_object
 from cab.registry.registries import ATTENTIONS
 
 SMALL = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=2)
-ROWS = list(csv.DictReader((CHECKOUT / INDEX).open(newline="")))
+ROWS = list(csv.DictReader((CHECKOUT / INDEX_FILE).open(newline="")))
 
 
 def subject_of(program: str, options: str = "") -> ThirdPartySubject:

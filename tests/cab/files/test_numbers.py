@@ -7,18 +7,18 @@ import math
 import numpy as np
 import pytest
 
-from cab.files.numbers import LARGEST, is_finite
+from cab.files.numbers import LARGEST_FLOAT, is_finite
 from cab.files.text_table import parse_number
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, math.nextafter(LARGEST, math.inf), 1e308, 10**400])
+@pytest.mark.parametrize("value", [math.nan, math.inf, math.nextafter(LARGEST_FLOAT, math.inf), 1e308, 10**400])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_no_measurement(value: float, sign: int) -> None:
     assert not is_finite(sign * value)
     assert parse_number(str(sign * value)) is None
 
 
-@pytest.mark.parametrize("value", [0.0, -0.0, 5e-324, 1, LARGEST, -LARGEST, np.float32(LARGEST)])
+@pytest.mark.parametrize("value", [0.0, -0.0, 5e-324, 1, LARGEST_FLOAT, -LARGEST_FLOAT, np.float32(LARGEST_FLOAT)])
 def test_a_measurement(value: float) -> None:
     assert is_finite(value)
     assert parse_number(str(value)) == float(str(value))
@@ -27,6 +27,6 @@ def test_a_measurement(value: float) -> None:
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_each_number_of_an_array(kind: type) -> None:
     with np.errstate(over="ignore"):
-        values = np.array([1, math.nan, -math.inf, LARGEST, 1e39], dtype=kind)
+        values = np.array([1, math.nan, -math.inf, LARGEST_FLOAT, 1e39], dtype=kind)
     assert is_finite(values).tolist() == [True, False, False, True, False]
     assert not is_finite(None)

@@ -14,7 +14,7 @@ import pytest
 from cab import UserError
 from cab.metric import Metric
 from cab.records.files import COMMITTED_DIRS, SET, record_paths
-from cab.records.record import Cost, Record, Status, records_in, with_checksum
+from cab.records.record import Record, RunCost, Status, records_in, with_checksum
 from tests.helpers.made_records import make_about, make_record
 from tools.results.bundle import bundle
 
@@ -38,7 +38,7 @@ MSE = {"name": "mse", "unit": "", "higher_is_better": True}
 
 
 def failed(**changes: Any) -> Record:
-    given: dict[str, Any] = {"status": Status.OOM, "error": MemoryError("none\nleft"), "step": None, "cost": Cost()}
+    given: dict[str, Any] = {"status": Status.OOM, "error": MemoryError("none\nleft"), "step": None, "cost": RunCost()}
     declared = [Metric("mse", "", higher_is_better=False), Metric("mse_512", "", higher_is_better=False, at_length=512)]
     return Record.failed(make_about(), metrics=declared, **(given | changes))
 
@@ -52,7 +52,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_has_the_same_keys(tmp_path: Path) -> None:
-    record = failed(step=3, cost=Cost(steps=3))
+    record = failed(step=3, cost=RunCost(steps=3))
     written = json.loads(record.write(tmp_path / "failed").read_text())
     finished = json.loads(make_record({"mse": 1.0}).write(tmp_path).read_text())
     assert written.keys() == finished.keys()
@@ -147,7 +147,7 @@ def test_a_record_may_be_laid_out_anew(tmp_path: Path) -> None:
 def test_what_is_no_number_is_written_as_none(tmp_path: Path) -> None:
     baselines, history = {"naive": {"mse": math.inf}}, [{"step": 1, "loss": math.nan, "validation": 2.0}]
     record = Record.finished(
-        make_about(), metrics=[], baselines=baselines, history=history, cost=Cost(), engine_facts={}
+        make_about(), metrics=[], baselines=baselines, history=history, cost=RunCost(), engine_facts={}
     )
     read = Record.read(record.write(tmp_path))
     assert read.baselines == {"naive": {"mse": None}}

@@ -11,7 +11,7 @@ from cab.records import verified
 from cab.records.identity import MOVED, Program, changed_modules
 from cab.records.names import installed_code, names_of_programs
 from cab.records.record import Record
-from cab.records.verified import Row, read_rows, verdict
+from cab.records.verified import VerifiedRow, read_rows, verified_state
 from cab.registry.files import load_object
 from cab.registry.program import code_of, contract_of, modules_of
 from cab.registry.registries import ATTENTIONS
@@ -38,7 +38,7 @@ def test_it_has_the_code_of_today(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert record.attention_code == code_of(cls) == installed_code("abc") != stored
     assert record.program.attention.keys() == {n for n in modules_of([cls]) if not n.startswith("cab.")}
     assert record.program.project["cab.attention"] == modules_of([cls])["cab.attention"]
-    assert verdict(record, {(code_of(cls), "NC")}) == "yes"
+    assert verified_state(record, {(code_of(cls), "NC")}) == "yes"
     today = make_record({"mse": 1.0}, attention="abc", seed=1, program=record.program)
     assert names_of_programs([record, today]) == ["abc", "abc"]
     assert set(load_results(tmp_path)["attention"]) == {"abc"}
@@ -79,7 +79,7 @@ def test_moved_code_differs_only_if_it_had_changed() -> None:
 
 def test_rows_of_another_contract_are_verified_and_not_current(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cls = ATTENTIONS.get("abc").cls
-    row = Row.of_today("abc", "NC", cls, quick=False, reach={})
+    row = VerifiedRow.of_today("abc", "NC", cls, quick=False, reach={})
     assert row.contract == contract_of(cls) != contract_of(ATTENTIONS.get("gla,vanilla").cls)
     assert row.holds(cls, quick=False)
     monkeypatch.setattr(verified, "COMMITTED", tmp_path / "verified.csv")

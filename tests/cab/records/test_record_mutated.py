@@ -14,7 +14,7 @@ import pytest
 from cab.errors import UserError
 from cab.records.files import REFERENCE_DIRS, record_paths
 from cab.records.record import Record, with_checksum
-from cab.results.load import COLUMNS, OBJECTS, load_results
+from cab.results.load import FRAME_COLUMNS, OBJECT_COLUMNS, load_results
 from tests.helpers.attentions.trust import SEED
 
 IDENTITY = ("cell", "config", "hash", "engine", "task_version", "initial_weights")
@@ -22,7 +22,7 @@ IDENTITY = ("cell", "config", "hash", "engine", "task_version", "initial_weights
 VARIANT = ("cell", "config_variant")
 """It depends on the code of the task, with which `cab reproduce` compares it."""
 KEY = ["task", "dataset", "backbone", "pattern", "attention", "preset", "seed", "task_version", "hash"]
-SCORED = [name for name in COLUMNS if name not in ("file", "source", *OBJECTS)]
+SCORED = [name for name in FRAME_COLUMNS if name not in ("file", "source", *OBJECT_COLUMNS)]
 JUDGED = ["K", "reason", "steps", "unfinished", "diverged", "slots"]
 """Columns of K, which a run that lacks a setting of its cell does not have."""
 HOSTILE = (

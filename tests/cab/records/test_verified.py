@@ -10,12 +10,12 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.record import Record, Status
-from cab.records.verified import LEGEND, Row, note, read_rows, remembered, write_rows
+from cab.records.verified import UNVERIFIED_LEGEND, VerifiedRow, note, read_rows, remembered, write_rows
 from cab.registry.files import load_object
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
 from cab.results.load import load_results
-from cab.results.summarize import verdicts, verification_notes
+from cab.results.summarize import verification_notes, worst_verified
 from tasks.lstf.task import error_sums
 from tests.helpers.made_records import make_record
 from tests.helpers.runs.fixtures import quick_pictures as quick_pictures
@@ -68,7 +68,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def remember(cls: type, pattern: str) -> None:
     """As if the class had passed."""
     remembered().parent.mkdir(exist_ok=True)
-    write_rows(remembered(), [Row.of_today("any", pattern, cls, quick=False, reach={})])
+    write_rows(remembered(), [VerifiedRow.of_today("any", pattern, cls, quick=False, reach={})])
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -85,7 +85,7 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
     assert [line for line in err.splitlines() if "verify" in line] == [
         "Leaking (CS) has not passed `cab verify`; its scores will be marked †. "
         "Run: `cab verify leaking.py:Leaking --pattern CS`",
-        LEGEND,
+        UNVERIFIED_LEGEND,
     ]
     assert "† Leaking" in out
     assert "† linear" not in run(capsys, "-m", "attention=linear")[1]
@@ -101,13 +101,13 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: py
     assert {row["attention"]: row["verified"] for row in rows} == {"Leaking": "no", "linear": "yes"}
     page = Path("board/index.html").read_text()
     assert page.count(">† Leaking<") == 1
-    assert page.count(LEGEND) == 1, "in the legend"
+    assert page.count(UNVERIFIED_LEGEND) == 1, "in the legend"
     capsys.readouterr()
     assert main(["score", "results"]) == 0
     out, err = capsys.readouterr()
     assert "† Leaking" in out
     assert "† linear" not in out
-    assert f"note: {LEGEND}" in err
+    assert f"note: {UNVERIFIED_LEGEND}" in err
     remember(load_object("leaking.py:Leaking"), "CS")  # verified later
     assert main(["score", "results"]) == 0
     assert "†" not in "".join(capsys.readouterr())
@@ -135,9 +135,9 @@ def test_a_row_is_as_verified_as_the_least_of_its_runs(tmp_path: Path) -> None:
                 tmp_path
             )
     results = load_results(tmp_path)
-    found = {attention: verdict for (_, attention), verdict in verdicts(results).items()}
+    found = {attention: verdict for (_, attention), verdict in worst_verified(results).items()}
     assert found == {"a": "yes", "b": "no", "c": "unknown", "d": "no"}
-    assert verification_notes(results) == [LEGEND, "the results do not record whether these are verified: c"]
+    assert verification_notes(results) == [UNVERIFIED_LEGEND, "the results do not record whether these are verified: c"]
     assert verification_notes(results[results["attention"] == "a"]) == []
     assert verification_notes(results.assign(source="published")) == []
 
@@ -146,8 +146,8 @@ def test_a_quick_pass_never_replaces_a_full_one(tmp_path: Path) -> None:
     """A full pass replaces a quick one, and other code replaces both; a failure removes the row."""
     path = tmp_path / "verified.csv"
     linear, abc = (ATTENTIONS.get(name).cls for name in ("linear", "abc"))
-    quick, full = (Row.of_today("any", "NS", linear, quick=quick, reach={}) for quick in (True, False))
-    other = Row.of_today("any", "NS", abc, quick=True, reach={})
+    quick, full = (VerifiedRow.of_today("any", "NS", linear, quick=quick, reach={}) for quick in (True, False))
+    other = VerifiedRow.of_today("any", "NS", abc, quick=True, reach={})
     for row, kept in ((quick, quick), (full, full), (quick, full), (other, other), (full, full)):
         note(path, row, passed=True)
         assert list(read_rows(path)) == [kept]

@@ -11,14 +11,14 @@ import pytest
 
 from cab.metric import Metric
 from cab.records.record import Record
-from cab.results.load import COLUMNS, rows_of
+from cab.results.load import FRAME_COLUMNS, rows_of
 from tests.helpers.made_records import make_record
 
 
 def frame_of(records: Iterable[Record], folder: Path = Path("own")) -> pd.DataFrame:
     """The frame of records, as if they were in a folder."""
     rows = rows_of([(folder / f"{record.hash}.json", record) for record in records])
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(FRAME_COLUMNS))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from cab.results.audit import Interval, audit, deviation_of, normalized, range_of, verdict
+from cab.results.audit import Interval, agreement, audit, deviation_of, normalized, range_of
 
 AGREES, ROUNDING, CONTRADICTS, UNKNOWN = "agrees", "explained by rounding", "contradicts", "cannot be recomputed"
 
@@ -57,10 +57,10 @@ def test_what_a_printed_number_can_have_been(text: str, low: float, high: float)
 
 def test_verdicts() -> None:
     wide = Interval(0.9, 1.1)
-    assert verdict("1.000", 1.0015, wide, tolerance=0.0016) == AGREES
-    assert verdict("1.000", 1.05, wide, tolerance=0.0015) == ROUNDING
-    assert verdict("1.105", 1.05, wide, tolerance=0.0015) == CONTRADICTS
-    assert verdict("1.100", 1.05, wide, tolerance=0.0015) == ROUNDING
+    assert agreement("1.000", 1.0015, wide, tolerance=0.0016) == AGREES
+    assert agreement("1.000", 1.05, wide, tolerance=0.0015) == ROUNDING
+    assert agreement("1.105", 1.05, wide, tolerance=0.0015) == CONTRADICTS
+    assert agreement("1.100", 1.05, wide, tolerance=0.0015) == ROUNDING
 
 
 number = st.floats(-50, 50)

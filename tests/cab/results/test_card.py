@@ -53,7 +53,7 @@ def test_verification_depends_on_the_code(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(verified, "COMMITTED", tmp_path / "verified.csv")
     monkeypatch.setattr(verified, "remembered", lambda: tmp_path / "none.csv")
     for name, status in (("gla", "verified"), ("abc", "not with this code")):
-        row = verified.Row.of_today("gla", "CS", ATTENTIONS.get(name).cls, quick=False, reach={})
+        row = verified.VerifiedRow.of_today("gla", "CS", ATTENTIONS.get(name).cls, quick=False, reach={})
         verified.write_rows(tmp_path / "verified.csv", [row])
         assert rows(card("gla"), "Verification") == [("CS", status)]
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from cab.efficiency import machine
-from cab.efficiency.benchmark import measure_for_board
-from cab.efficiency.own import measure_cost_of, measure_state_of
+from cab.efficiency.benchmark import measure_cost_of, measure_for_board, measure_state_of
 from cab.efficiency.subjects import AttentionSubject
 from cab.files.text_table import read_csv
 from cab.patterns import Pattern
@@ -62,7 +61,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("cab.results.costs", "cab.efficiency.benchmark"):
         monkeypatch.setattr(f"{module}.LENGTH", 64)
         monkeypatch.setattr(f"{module}.FALLBACK", 32)
-        monkeypatch.setattr(f"{module}.SHORT", 16)
+        monkeypatch.setattr(f"{module}.EARLY", 16)
     monkeypatch.setitem(machine.PRODUCT_SIZE, "cpu", 16)
     monkeypatch.setitem(machine.COPIED_BYTES, "cpu", 2**12)
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from cab.records.files import PAPER_DIR, REFERENCE_DIRS
-from cab.results.index import COLUMNS, KEY, Scores, index_table, score, scores_by_source
+from cab.results.index import INDEX_COLUMNS, INDEX_KEY, Scores, index_table, score, scores_by_source
 from cab.results.load import load_results
 from cab.results.published import rows as printed
 from tests.helpers.made_records import index_of, mine, result, table
@@ -28,7 +28,7 @@ def scored(*rows: dict[str, Any], **options: Any) -> Scores:
 
 def test_own_normalization_is_the_sample_deviation_over_the_attentions() -> None:
     scores = scored(mine(1.0, "abc"), mine(2.0, "local"), mine(4.5, "s4d")).table
-    assert list(scores.columns) == COLUMNS
+    assert list(scores.columns) == INDEX_COLUMNS
     deviation = math.sqrt(((1.5) ** 2 + 0.5**2 + 2.0**2) / 2)  # around the mean 2.5, over n - 1
     for task in ("mine", "all"):
         assert index_of(scores, "abc", task) == pytest.approx(1.5 / deviation)
@@ -216,7 +216,7 @@ def test_recomputed_indices_within_0_0015(
     found = index_table(published, normalization=normalization)
     groups = dict(iter(found.groupby("source")))
     assert groups["recomputed"]["seeds"].isna().all()
-    both = groups["published"].merge(groups["recomputed"], on=KEY, suffixes=("", "_found"))
+    both = groups["published"].merge(groups["recomputed"], on=INDEX_KEY, suffixes=("", "_found"))
     assert len(both) == len(groups["published"]) == 96
     same = (both["index"] - both["index_found"]).abs() <= 0.0015
     assert same[both["task"] != "all"].sum() == tasks

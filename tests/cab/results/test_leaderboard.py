@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from cab.records.files import PAPER_DIR
-from cab.records.record import Cost, Record, Status
+from cab.records.record import Record, RunCost, Status
 from cab.results.leaderboard import index_boards, pattern_table, records_csv, trivial_baselines
 from cab.results.load import load_results
 from tests.helpers.made_records import make_about, make_metric, make_record, number
@@ -46,7 +46,7 @@ def test_presets_and_synthetic_data_are_kept_apart(tmp_path: Path) -> None:
         assert rows["index"].notna().all() == (data != "synthetic")
 
 
-def write_failed(folder: Path, cost: Cost, **changes: Any) -> None:
+def write_failed(folder: Path, cost: RunCost, **changes: Any) -> None:
     about, metrics = make_about(attention="abc", **changes), [make_metric("mse", None)]
     Record.failed(about, status=Status.OOM, error=MemoryError(), step=None, cost=cost, metrics=metrics).write(folder)
 
@@ -55,7 +55,7 @@ def test_a_failed_run_has_no_training_time(tmp_path: Path, add: Callable[..., Pa
     for seed in (0, 1):
         for name in ("vanilla", "abc"):
             add({"mse": number(name, seed)}, attention=name, seed=seed)
-    write_failed(tmp_path / "results", Cost(train_seconds=1.0, wall_seconds=1.0), seed=1)
+    write_failed(tmp_path / "results", RunCost(train_seconds=1.0, wall_seconds=1.0), seed=1)
     table = leaderboard(tmp_path / "results").set_index("attention")
     place = "lstf/etth1/multivariate/informer"
     assert table[f"{place}.train_seconds"].to_dict() == {"vanilla": 75.5, "abc": 75.5}
@@ -73,7 +73,7 @@ def test_a_copy_of_a_record_is_no_second_seed(tmp_path: Path, add: Callable[...,
 
 
 def test_trivial_answers_are_those_of_a_run_with_a_score(tmp_path: Path, add: Callable[..., Path]) -> None:
-    write_failed(tmp_path / "results", Cost())
+    write_failed(tmp_path / "results", RunCost())
     add({"mse": 1.0}, baselines={"repeat": {"mse": 2.5}})
     results = load_results(tmp_path / "results").assign(place=MINE)
     assert trivial_baselines(results) == {(MINE, "mse", "repeat"): 2.5}

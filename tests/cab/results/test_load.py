@@ -15,16 +15,10 @@ from cab.records.files import PAPER_DIR, REFERENCE_DIRS
 from cab.records.record import Record, records_in
 from cab.results.costs import load_costs
 from cab.results.guards import first_reference
-from cab.results.load import COLUMNS, load, load_results, reduced, rows_of, runs_of
+from cab.results.load import FRAME_COLUMNS, load, load_results, reduced, rows_of, runs_of
 from cab.results.summarize import metrics_table
 from tests.helpers.made_records import make_record
-from tests.helpers.suite_records import (
-    CELLS,
-    made_anchors,
-    made_suite as made_suite,
-    suite_record,
-    value_record,
-)
+from tests.helpers.suite_records import CELLS, made_anchors, made_suite as made_suite, suite_record, value_record
 
 CORE, MINI = REFERENCE_DIRS
 HEAD = "pattern,task,backbone,dataset,metric,higher_is_better,attention,value"
@@ -73,7 +67,7 @@ def test_the_first_reference_folder_of_a_place_counts() -> None:
 def facts(record: Record) -> Mapping[str, object]:
     """The first row of a record."""
     [values, *_] = rows_of([(Path("run.json"), record)])
-    return dict(zip(COLUMNS, values, strict=True))
+    return dict(zip(FRAME_COLUMNS, values, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cab.records.record import Cost
+from cab.records.record import RunCost
 from cab.results import paper_values
 from cab.results.comparison import compared
 from cab.results.load import OWN, load_results
@@ -129,7 +129,7 @@ def write_runs(folder: Path, wanted: dict[str, str], metrics: dict[str, list[flo
     for seed in (0, 1):
         cost = {"hours": 3.0, "params_millions": 7.0} | {name: values[seed] for name, values in metrics.items()}
         scores = {name: value for name, value in cost.items() if name not in ("hours", "params_millions")} or {"x": 1.0}
-        costs = Cost(train_seconds=3600 * cost["hours"], params=round(1e6 * cost["params_millions"]))
+        costs = RunCost(train_seconds=3600 * cost["hours"], params=round(1e6 * cost["params_millions"]))
         make_record(scores, **cell, seed=seed, config=config, cost=costs).write(folder)
 
 

@@ -34,7 +34,7 @@ def test_times_on_busy_cores_are_marked(load, is_busy, monkeypatch, capsys, tmp_
 
 def test_each_network_is_timed_once_and_missing_data_keep_their_hours(monkeypatch, cab, tmp_path):
     timed: list[str] = []
-    monkeypatch.setattr(calibration, "STEPS", 2)
+    monkeypatch.setattr(calibration, "TIMED_STEPS", 2)
     real = calibration.train_first_steps
     monkeypatch.setattr(
         calibration,

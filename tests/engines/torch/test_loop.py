@@ -42,7 +42,7 @@ def test_a_run_resumes_with_micro_batches_of_another_size(troubled, tmp_path, mo
     """Batches of four, at once until the memory is used up, then one by one: the same steps, but for rounding."""
     network = ["task=lm", "attention=vanilla", "backbone.dropout=0", "backbone.attention_dropout=0"]
     network += ["task.block_len=16", "task.context_lengths=[16]", "task.context_tokens=64"]
-    monkeypatch.setattr("tasks.corpus.books.COUNTS", {"train": 16, "validation": 2, "test": 4})
+    monkeypatch.setattr("tasks.corpus.books.NUM_BOOKS", {"train": 16, "validation": 2, "test": 4})
     options = [*network, "trainer.validate_every=8", "trainer.checkpoint_every=4"]
     uncut = trained(troubled(*options, f"results_dir={tmp_path / 'uncut'}"))
     loss, sizes = LM.loss, []

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cab.records.record import Record
-from engines.torch.profiling import PARTS
+from engines.torch.profiling import STEP_PARTS
 from tests.helpers.runs.troubled import Troubled, trained
 
 
@@ -18,7 +18,7 @@ def test_a_profile_adds_up_and_changes_no_score(troubled, tmp_path, uncut):
     assert (tmp_path / record.hash / "trace.json").exists()
     with (tmp_path / record.hash / "profile.csv").open(newline="") as file:
         parts = {row["name"]: float(row["seconds"]) for row in csv.DictReader(file) if row["kind"] == "part"}
-    assert list(parts) == [*PARTS, "other", "step"]
+    assert list(parts) == [*STEP_PARTS, "other", "step"]
     assert sum(parts.values()) == pytest.approx(2 * parts["step"], rel=1e-3)
     assert min(parts["forward"], parts["backward"], parts["optimizer"]) > 0
 

@@ -19,8 +19,7 @@ from cab.runner.cell import Cell
 from cab.runner.engine import Run, make_backbone, open_run
 from engines.torch import speed
 from engines.torch.loop import make_order
-from engines.torch.speed import Speed, peak_flops
-from engines.torch.step_size import PASSES, StepSize, flop_counts, step_size
+from engines.torch.speed import PASSES, Speed, StepSize, flop_counts, peak_flops, step_size
 from tests.helpers.runs.troubled import trained
 
 CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu

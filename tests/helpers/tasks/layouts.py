@@ -11,10 +11,10 @@ import numpy as np
 import soundfile
 from PIL import Image
 
+from tasks.files import VAL_SPLITS
 from tasks.lra import images, listops
 from tasks.lra.listops import Shape, generated_trees
 from tasks.sr.data import degrade, render
-from tasks.sum.data import SPLITS
 from tasks.tts.audio import RATE
 
 TEXT = "It was a cold bright day, and the clocks struck thirteen.\n\nNobody looked up; nobody ever did here.\n"
@@ -58,7 +58,7 @@ def write_wikitext(folder: Path, ending: str = "wiki.{}.tokens", name: str = "wi
 
 def write_pairs(folder: Path, count: int = 6) -> Path:
     """Multi-News: a document and a summary per line."""
-    for split in SPLITS:
+    for split in VAL_SPLITS:
         put_lines(folder / f"sum/{split}.src.cleaned", [f"{SOURCE} Number {i} of {split}." for i in range(count)])
         put_lines(folder / f"sum/{split}.tgt", [f"{TARGET} {i}" for i in range(count)])
     return folder
@@ -96,7 +96,7 @@ def write_rte(folder: Path) -> Path:
 def write_trees(folder: Path, counts: Sequence[int] = (20, 5, 5)) -> Path:
     """ListOps: with the parentheses of the official files."""
     for split, examples in generated_trees(TREES, (counts[0], counts[1], counts[2])).read():
-        lines = [f"( {' '.join(listops.WORDS[x] for x in texts[0])} )\t{label}" for texts, label in examples]
+        lines = [f"( {' '.join(listops.SYMBOL_TEXTS[x] for x in texts[0])} )\t{label}" for texts, label in examples]
         path = folder / "lra_release/lra_release/listops-1000" / listops.FILES[split]
         put_lines(path, [listops.HEADER, *lines], end="\r\n")
     return folder
@@ -123,7 +123,7 @@ def write_papers(folder: Path) -> Path:
 def write_batches(folder: Path) -> Path:
     """CIFAR-10: pickled batches."""
     rng = np.random.default_rng(0)
-    for name, count in [*((name, 4) for name in images.TRAIN), ("test_batch", 3)]:
+    for name, count in [*((name, 4) for name in images.TRAIN_FILES), ("test_batch", 3)]:
         data = rng.integers(0, 256, size=(count, 3072), dtype=np.uint8)
         batch = {b"data": data, b"labels": [n % 10 for n in range(count)], b"batch_label": name.encode()}
         put(folder / "cifar-10-batches-py" / name, pickle.dumps(batch, protocol=2))

@@ -148,6 +148,6 @@ def few_examples() -> Iterator[None]:
             module, _, name = f"tasks.{place}".rpartition(".")
             usual = getattr(importlib.import_module(module), name)
             patch.setattr(f"tasks.{place}", {split: FEW[split] for split in usual})
-        patch.setattr("tasks.corpus.books.COUNTS", {"train": 16, "validation": 2, "test": 4})
+        patch.setattr("tasks.corpus.books.NUM_BOOKS", {"train": 16, "validation": 2, "test": 4})
         patch.setattr("tasks.lstf.synthetic.NUM_EPISODES", (64, 8, 8))
         yield

@@ -16,10 +16,10 @@ from cab.cli.main import main
 from cab.config.compose import compose
 from cab.records.pretrained import NOT_COMPARED
 from cab.runner.cell import Cell
-from tasks.corpus.facts import NAMES
+from tasks.corpus.facts import USUAL_NAMES
 from tasks.corpus.tokens import BEGIN, END, PAD
 from tasks.glue import tables
-from tasks.glue.tables import LAYOUTS, Examples, read_table
+from tasks.glue.tables import FILE_LAYOUTS, Examples, read_table
 from tasks.glue.task import GLUE, f1, scores_of
 from tests.helpers.tasks.layouts import write_rte, write_table
 from tests.helpers.tasks.records import in_order, ready
@@ -57,7 +57,7 @@ def test_a_row_is_robertas(generated: GLUE) -> None:
     assert [i for i, entry in enumerate(pair) if entry == END] == [3, 4, 7]
     assert single.tolist() == pair[:4].tolist()
     assert len(encode([("", "")], 40)[0]) == 4
-    long, short = "Kept " + " ".join(NAMES), "Listed anna"  # whose longer sentence loses its end
+    long, short = "Kept " + " ".join(USUAL_NAMES), "Listed anna"  # whose longer sentence loses its end
     [whole], cut = encode([(long, short)], 100), encode([(long, short), (short, long), (long, long)], 12)
     assert [len(row) for row in cut] == [12, 12, 12]
     assert cut[0].tolist() == [*whole[:7], END, END, *whole[-3:]]
@@ -135,7 +135,7 @@ MNLI = "\t".join(["7", "p", "q", "fiction", "( a )", "( b )", "(X a)", "(X b)", 
 
 
 def read(folder: Path, dataset: str, *lines: str) -> Examples:
-    return read_table(write_table(folder, dataset, *lines), LAYOUTS[dataset])
+    return read_table(write_table(folder, dataset, *lines), FILE_LAYOUTS[dataset])
 
 
 def test_each_layout(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_each_layout(tmp_path: Path) -> None:
     dev = write_table(
         tmp_path, "mnli", f"{MNLI}\tneutral\tneutral\tentailment\tneutral\tentailment", file="dev_matched"
     )
-    assert read_table(dev, LAYOUTS["mnli"]).labels == [2.0]
+    assert read_table(dev, FILE_LAYOUTS["mnli"]).labels == [2.0]
 
 
 def test_quotes_are_letters_sentences_may_be_empty_and_broken_lines_of_qqp_are_left_out(

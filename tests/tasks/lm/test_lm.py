@@ -17,7 +17,7 @@ from tasks.corpus import losses
 from tasks.corpus.blocks import Blocks, PackedLines
 from tasks.corpus.books import folder_books, wikitext
 from tasks.corpus.facts import Facts
-from tasks.corpus.tokens import END, NUM_SPECIAL, PAD, UNKNOWN, Corpus, read_corpus
+from tasks.corpus.tokens import END, NUM_SPECIAL, PAD, UNKNOWN_ENTRY, Corpus, read_corpus
 from tasks.lm.task import LM
 from tasks.means import masked_mean
 from tests.helpers.tasks.layouts import ARTICLE, TEXT, write_books, write_wikitext
@@ -41,7 +41,7 @@ def test_tokens_are_lines_with_their_ends_and_the_dictionary_has_what_occurs_in_
     assert set(train.tolist()) == {END, *range(NUM_SPECIAL, len(corpus.counts))}
     assert np.array_equal(np.bincount(train, minlength=len(corpus.counts)), corpus.counts)
     assert corpus.size % 8 == 0
-    assert (test == UNKNOWN).sum() == corpus.unknown["test"] > 0
+    assert (test == UNKNOWN_ENTRY).sum() == corpus.unknown["test"] > 0
     assert corpus.words["test"] == len((TEXT * 2).split()) + 5  # a book of one word is left out
 
 

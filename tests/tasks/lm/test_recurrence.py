@@ -13,8 +13,7 @@ from backbones.gpt2 import GPT2
 from cab import build_backbone
 from cab.runner.batches import Shares, StepBatches
 from tasks.corpus.tokens import END, PAD
-from tasks.lm.recurrence import BookChunks
-from tasks.lm.recurrent import RecurrentLMTask
+from tasks.lm.recurrent import BookChunks, RecurrentLMTask
 from tests.helpers.tasks.layouts import TEXT, write_books
 from tests.helpers.tasks.records import in_order, ready
 

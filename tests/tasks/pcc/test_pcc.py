@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from backbones.layers.points import nearest_points
 from cab.metric import mean_scores
-from tasks.pcc.data import read_pcd
-from tasks.pcc.synthetic import generate_shape
+from tasks.pcc.data import generate_shape, read_pcd
 from tasks.pcc.task import chamfer_l1, chamfer_l2, cloud_scores, distances, f_score, mirrored, nearest
 from tests.helpers.tasks.layouts import write_pcd, write_pcn
 from tests.helpers.tasks.records import in_order, ready

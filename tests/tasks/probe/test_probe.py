@@ -11,9 +11,8 @@ from torch import Tensor
 
 from cab import Backbone, Pattern, build_backbone
 from cab.registry.registries import TASKS
-from tasks.probe import states
 from tasks.probe.batches import IGNORE_INDEX, query_logits
-from tasks.probe.task import Probe
+from tasks.probe.task import Probe, horizon
 from tests.helpers.tasks.records import in_order
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -96,9 +95,9 @@ def test_the_commonest_value_told_is_no_filler() -> None:
 def test_horizon() -> None:
     """Of sequences of other lengths it is theirs."""
     right = np.ones((10, 6))
-    assert states.horizon(right.mean(axis=0)) == 6
+    assert horizon(right.mean(axis=0)) == 6
     right[0, 2], right[:2, 4] = 0, 0
-    assert states.horizon(right.mean(axis=0)) == 4
+    assert horizon(right.mean(axis=0)) == 4
     task = Probe(dataset="parity", length=16, longer_length=32, examples=4, test_examples=64)
     task.setup(None)
     for split, length in (("validation", 16), ("test", 32)):

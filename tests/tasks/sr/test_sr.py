@@ -11,8 +11,7 @@ from torch import Tensor
 
 from cab.metric import mean_scores
 from tasks.sr.data import center_crop, degrade, render
-from tasks.sr.diffusion import Diffusion
-from tasks.sr.task import similarity, to_uint8
+from tasks.sr.task import Diffusion, similarity, to_uint8
 from tests.helpers.tasks.layouts import write_faces
 from tests.helpers.tasks.records import in_order, ready
 
