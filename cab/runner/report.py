@@ -114,18 +114,18 @@ class ExistingRecords:
             raise OtherCodeError(texts, total + len(texts))
 
     def _record_of(self, cell: Cell) -> tuple[Path, Record | None]:
-        """Return the record of a cell with its path; with ``accept_code``, also one of other code of the attention."""
+        """Return the record of a cell with its path; with ``accept_code``, also the newest of other code."""
         folder = cell.config.results_dir
         path = record_path(folder, cell.name)
         if (record := self._read(cell, path)) is not None:
             return path, record
-        others = [other for other in reversed(paths_of_hash(folder, cell.hash)) if other != path]
+        others = [other for other in paths_of_hash(folder, cell.hash) if other != path]
         records = [(other, record) for other in others if (record := self._read(cell, other)) is not None]
-        for other, record in records:
+        for other, record in sorted(records, key=lambda pair: pair[1].started, reverse=True):
             if record.attention_code == cell.attention_code or cell.config.accept_code:
                 return other, record
         if others:
-            text = f"{cell.title}: {others[0]} has other code of the attention; this is a new result"
+            text = f"{cell.title}: {others[-1]} has other code of the attention; this is a new result"
             self._log(logging.INFO, text)
         return path, None
 

@@ -28,7 +28,7 @@ from cab.runner.run import run_cell
 from tests.helpers.made_records import make_record
 from tests.helpers.runs.troubled import Troubled, trained
 
-OTHER_CODE = "0" * 16
+OTHER_CODE = "9" * 16
 MINE = """
 from cab import Attention
 
@@ -128,8 +128,10 @@ def test_other_code_of_the_attention_is_a_result_of_its_own(troubled, monkeypatc
     assert set(load_results(folder)["attention"]) == {"vanilla", f"vanilla [{OTHER_CODE[:8]}]"}
     assert run_cell(troubled()).kind == "cached"
     assert len(cell_statuses(folder)) == 2
+    monkeypatch.setattr("cab.runner.cell.code_of", lambda cls: "0" * 16)  # noqa: ARG005
+    third = trained(troubled())
     monkeypatch.setattr("cab.runner.cell.code_of", lambda cls: "1" * 16)  # noqa: ARG005
-    assert run_cell({**troubled(), "accept_code": True}).record == second, "the later one"
+    assert run_cell({**troubled(), "accept_code": True}).record == third, "the newest one"
 
 
 def test_an_attention_whose_code_is_in_no_file_runs_again(troubled, monkeypatch, caplog):
