@@ -53,10 +53,10 @@ PLANTED: dict[str, Callable[[Tensor], object]] = {
 
 def make_data_small() -> None:
     """Training reads 4 examples per step; generators have tests of their own."""
-    for counts in ("corpus.books", "sum.data", "pcc.task", "sr.task"):
-        module = importlib.import_module(f"tasks.{counts}")
-        name = "COUNTS" if hasattr(module, "COUNTS") else "SYNTHETIC"
-        setattr(module, name, {split: 16 if split == "train" else 4 for split in getattr(module, name)})
+    counts = {"corpus.books": "NUM_BOOKS", "sum.data": "NUM_PAIRS", "pcc.task": "NUM_SHAPES", "sr.task": "NUM_IMAGES"}
+    for module, name in counts.items():
+        names = vars(importlib.import_module(f"tasks.{module}"))
+        names[name] = {split: 16 if split == "train" else 4 for split in names[name]}
     vars(importlib.import_module("tasks.lstf.synthetic"))["NUM_EPISODES"] = (16, 4, 4)
 
 

@@ -138,7 +138,7 @@ def network(task: str, made: Any, backbone: str = "", **options: Any) -> Backbon
 
 
 FEW = {"train": 64, "val": 4, "validation": 4, "dev": 16, "test": 4}
-COUNTS = ("sum.data.COUNTS", "pcc.task.SYNTHETIC", "sr.task.SYNTHETIC", "glue.tables.SYNTHETIC_COUNTS")
+COUNTS = ("sum.data.NUM_PAIRS", "pcc.task.NUM_SHAPES", "sr.task.NUM_IMAGES", "glue.tables.SYNTHETIC_COUNTS")
 
 
 def few_examples() -> Iterator[None]:
