@@ -166,8 +166,6 @@ class GPT2(TokenDecoder):
         if mems is None:
             x = self.apply_layers(x, index, padding_mask)
         else:
-            from backbones.gpt2 import read_after
-
             x, mems = read_after(self.decoder_layers, mems, x, padding_mask, run_layer=self.run_layer)
         if selected is not None:
             x = x.flatten(0, 1).index_select(0, selected)
@@ -177,14 +175,10 @@ class GPT2(TokenDecoder):
 
     def init_mems(self, batch_size: int, num_tokens: int) -> DecodeState:
         """Return an empty recurrent memory for at most ``num_tokens`` tokens."""
-        from backbones.gpt2 import init_mems
-
         return init_mems(self.decoder_layers, batch_size, num_tokens, self.decoder_embedding.tokens.weight.detach())
 
     def reset_mems(self, mems: DecodeState, rows: Tensor) -> DecodeState:
         """Clear the memory of ``rows``, bool [B]."""
-        from backbones.gpt2 import reset_mems
-
         return reset_mems(mems, rows)
 
     def finish(self, x: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from cab.training import recompute
 
 @register_backbone("gpt2_reversible", paper="Kitaev et al. 2020", tasks={"lm": "CS"})
 class ReversibleGPT2(GPT2):
-    """GPT-2 with two streams, whose activation memory barely grows with depth (:mod:`backbones.gpt2_reversible`).
+    """GPT-2 with two streams, whose activation memory barely grows with depth.
 
     Args: as for ``gpt2``; a gate cannot be inverted, and activations are always recomputed.
     """

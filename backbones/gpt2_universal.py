@@ -86,7 +86,7 @@ class UniversalGPT2(GPT2):
 class AdaptiveGPT2(UniversalGPT2):
     """Universal GPT-2 with adaptive computation time: each token halts after at most ``num_layers`` steps.
 
-    A ponder cost is added to the loss (:mod:`backbones.gpt2_universal`).
+    A ponder cost is added to the loss.
 
     Args: as for ``gpt2``.
     """

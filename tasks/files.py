@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation", "test")
 VAL_SPLITS = ("train", "val", "test")
-"""Splits of data sets whose files are named as by their authors."""
+"""Splits of data sets whose authors name the second one ``val``."""
 COMPANIONS = re.compile(
     r"(?i)\.|~|readme|license|copying|checksums?|metadata\.csv|dataset_infos\.json|cab-data-"
     r"|.*\.(md|pdf|html|bib|lock|sha256)$"

@@ -1,4 +1,4 @@
-"""The measurement plan: subjects, order and rejected combinations."""
+"""The measurement plan: subjects, order and rejected combinations; costs of the attention of a user's run."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
 from cab.results.costs import GROWS, STATE, TOKENS, cost_name, cost_path, has_committed_cost, measure_state
 from cab.verification.side_effects import restored
+
+log = logging.getLogger("cab")
 
 Report = Callable[[str], None]
 """Receives progress messages."""
@@ -212,7 +214,7 @@ def constants(plan: Plan) -> dict[str, Any]:
     }
 
 
-log = logging.getLogger("cab")
+# --- the attention of a run -------------------------------------------------------------------------------------------
 
 
 def measure_state_of(record: Record) -> None:

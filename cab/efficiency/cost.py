@@ -1,4 +1,4 @@
-"""A measured cost, and its CSV format."""
+"""A measured cost, its CSV format, and its comparison with an earlier table."""
 
 from __future__ import annotations
 
@@ -150,6 +150,8 @@ def write_costs(costs: Iterable[Cost], file: TextIO) -> Iterator[Cost]:
         file.flush()
         yield cost
 
+
+# --- comparison with an earlier table ---------------------------------------------------------------------------------
 
 IDENTITY = (
     *("attention", "pattern", "phase", "length", "protocol", "packed", "batch_size", "embed_dim", "num_heads", "dtype"),

@@ -27,6 +27,7 @@ from matplotlib.transforms import Bbox
 
 from cab.files.numbers import is_finite
 from cab.files.text_table import ABSENT
+from cab.results.cells import SOFTMAX
 from cab.results.formats import plain
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ HEAT = LinearSegmentedColormap.from_list("heat", ["#e0a880", "#ffffff", "#80abdc
 """Colors from -1 to 1; black text is readable on all of them."""
 MARK_SIZE = 5
 """Size of a point in a figure of recall, in points of text."""
-SOFTMAX_NAME = "vanilla"
-"""Softmax attention, the baseline."""
 FIGURE_WIDTH = 3.75
 """Width of a figure, in inches."""
 LONGEST_LABEL = 22  # characters of a name; a longer one is cut, or widens the figure
@@ -79,8 +78,8 @@ def short(name: str) -> str:
 
 def looks(attentions: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return color, marker and line of each attention, equal in all figures; the baseline is a thick black line."""
-    styles = {SOFTMAX_NAME: {"color": INK, "marker": "o", "linewidth": 2.2}}
-    for rank, name in enumerate(sorted(set(attentions) - {SOFTMAX_NAME})):
+    styles = {SOFTMAX: {"color": INK, "marker": "o", "linewidth": 2.2}}
+    for rank, name in enumerate(sorted(set(attentions) - {SOFTMAX})):
         line = ("-", "--", ":", "-.")[rank // len(SERIES) % 4]
         color, marker = SERIES[rank % len(SERIES)], MARKERS[rank % len(MARKERS)]
         styles[name] = {"color": color, "marker": marker, "linestyle": line, "linewidth": 1.3}
@@ -89,7 +88,7 @@ def looks(attentions: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def reference_first(names: Iterable[str]) -> list[str]:
     """Return the names in alphabetical order, the baseline first."""
-    return sorted(set(names), key=lambda name: (name != SOFTMAX_NAME, name))
+    return sorted(set(names), key=lambda name: (name != SOFTMAX, name))
 
 
 def _axes(height: float, title: str, labels: Iterable[str] = ()) -> tuple[Figure, Axes]:

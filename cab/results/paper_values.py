@@ -263,7 +263,7 @@ def gradients(table: PaperTable, published: pd.DataFrame, files: Sequence[Path])
 
 # --- from the registry and preset `paper` -----------------------------------------------------------------------------
 
-AGREES_YES, TRUNCATED, NO = "yes", "yes, truncated in print", "no"
+EQUAL, TRUNCATED, NO = "yes", "yes, truncated in print", "no"
 """Whether an own value agrees with the published one."""
 
 
@@ -272,7 +272,7 @@ def settings(published: pd.DataFrame) -> pd.DataFrame:
     rows = published.to_dict("records")
     own = [_text(_resolved(row)) for row in rows]
     pairs = zip(own, published["published"], strict=True)
-    agrees = ["" if not one else AGREES_YES if _words(one) == _words(other) else NO for one, other in pairs]
+    agrees = ["" if not one else EQUAL if _words(one) == _words(other) else NO for one, other in pairs]
     return published.assign(own=own, agrees=agrees)
 
 
@@ -366,7 +366,7 @@ def _rounded(own: float, published: str) -> str:
     if math.isnan(own):
         return ""
     if f"{own:.{len(published.partition('.')[2])}f}" == published:
-        return AGREES_YES
+        return EQUAL
     low, high = Interval.printed(published)
     return TRUNCATED if low <= own < high else NO
 

@@ -18,6 +18,7 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
+from omegaconf import MISSING
 
 from cab.config.compose import Composer, attention_name, compose, hydra_context, names_of, parse_overrides, written
 from cab.config.run_config import REGISTRIES, ClusterConfig, LocalConfig, SlurmConfig, parse_cluster
@@ -38,7 +39,6 @@ from cab.runner.run import run_cell
 if TYPE_CHECKING:
     from cab.data.sources import DataSet
 
-NO_DEFAULT = "???"
 OVERRIDING = tuple(f"configs/{group}/" for group in ("preset", "size", "recipe", "data_recipe"))
 """Files that override defaults; all other files define them."""
 NAMED_GROUPS = ("task", "dataset", "backbone", "attention", "trainer", "logger", "cluster")
@@ -241,10 +241,10 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[list
     overridden = {text.lstrip("+").partition("=")[0]: text in added for text in overrides}
     rows = []
     for name, value in flat(config).items():
-        settings = [layer[name] for layer in layers if name in layer] or [(NO_DEFAULT, "")]
+        settings = [layer[name] for layer in layers if name in layer] or [(MISSING, "")]
         (default, origin), source = settings[0], settings[-1][1]
         if origin.startswith(OVERRIDING):
-            default = NO_DEFAULT
+            default = MISSING
         elif len(settings) == 1:
             source = f"default of {origin}"
         if name in tuned:
@@ -252,7 +252,7 @@ def explain(overrides: Sequence[str], *, added: Sequence[str] = ()) -> list[list
         for key, is_added in overridden.items():
             if name in (key, f"{key}.name") or (key not in NAMED_GROUPS and name.startswith(f"{key}.")):
                 source = "the only one of the task" if is_added else "command line"
-        shown = "" if default == NO_DEFAULT or _text(default) == _text(value) else _text(default)
+        shown = "" if default == MISSING or _text(default) == _text(value) else _text(default)
         rows.append([name, _text(value), shown, source])
     return rows
 

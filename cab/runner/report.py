@@ -121,7 +121,8 @@ class ExistingRecords:
             return path, record
         others = [other for other in paths_of_hash(folder, cell.hash) if other != path]
         records = [(other, record) for other in others if (record := self._read(cell, other)) is not None]
-        for other, record in sorted(records, key=lambda pair: pair[1].started, reverse=True):
+        records.sort(key=lambda pair: (pair[1].attention_code == cell.attention_code, pair[1].started), reverse=True)
+        for other, record in records:
             if record.attention_code == cell.attention_code or cell.config.accept_code:
                 return other, record
         if others:

@@ -244,8 +244,8 @@ def _correct(guesses: Tensor, answers: Tensor) -> dict[str, tuple[int, int]]:
     }
 
 
-CYCLIC = {"parity": 2, "modulo3": 3}  # groups of sums, and their elements
-PERMUTED = {"s3": 3, "s5": 5}  # groups of permutations, and the permuted things
+CYCLIC = {"parity": 2, "modulo3": 3}  # cyclic groups, and their number of elements
+PERMUTED = {"s3": 3, "s5": 5}  # groups of permutations, and the number of permuted elements
 FEWEST_ELEMENTS = 3
 """Elements of the shortest sequence."""
 HORIZON_ACCURACY = 0.9

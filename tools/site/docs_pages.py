@@ -202,12 +202,12 @@ def finds() -> str:
     return "\n\n".join(parts)
 
 
-def verdicts() -> str:
-    """Return the table of failed checks that are no wrong results."""
-    lines = ["| Failed checks | Model types | Verdict |", "| --- | --- | --- |"]
+def other_checks() -> str:
+    """Return the table of the other failed checks and their causes."""
+    lines = ["| Failed checks | Model types | Cause |", "| --- | --- | --- |"]
     for row in read_csv(FINDS / "other.csv"):
         checks, types = (", ".join(f"`{name}`" for name in row[column].split()) for column in ("checks", "types"))
-        lines.append(f"| {checks} | {types} | {row['verdict']} |")
+        lines.append(f"| {checks} | {types} | {row['cause']} |")
     return "\n".join(lines)
 
 
@@ -238,7 +238,10 @@ def rollout(device: str) -> str:
 PARTS: dict[str, Callable[..., str]] = {
     "list": lambda kind: _block(output("list", kind)),
     "paper": lambda: _block(output("paper")),
-    **{function.__name__: function for function in (api, backends, example, finds, hydra, options, rollout, verdicts)},
+    **{
+        function.__name__: function
+        for function in (api, backends, example, finds, hydra, options, rollout, other_checks)
+    },
 }
 
 

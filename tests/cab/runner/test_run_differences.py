@@ -132,6 +132,9 @@ def test_other_code_of_the_attention_is_a_result_of_its_own(troubled, monkeypatc
     third = trained(troubled())
     monkeypatch.setattr("cab.runner.cell.code_of", lambda cls: "1" * 16)  # noqa: ARG005
     assert run_cell({**troubled(), "accept_code": True}).record == third, "the newest one"
+    (folder / f"{first.hash}.json").unlink()
+    monkeypatch.setattr("cab.runner.cell.code_of", lambda cls: OTHER_CODE)  # noqa: ARG005
+    assert run_cell({**troubled(), "accept_code": True}).record == second, "that of its own code, before newer ones"
 
 
 def test_an_attention_whose_code_is_in_no_file_runs_again(troubled, monkeypatch, caplog):

@@ -1,7 +1,7 @@
 """Cohere Compass text: the default configuration cannot be built.
 
-Without `rope_parameters`, the configuration stores an empty dict, and the rotary embedding of the layers with a window
-raises a `KeyError`. No thread found.
+Without `rope_parameters`, the configuration stores an empty dict, and the rotary embedding raises a `KeyError` for the
+type of the layers. No thread found.
 """
 
 from transformers import AutoConfig, AutoModel

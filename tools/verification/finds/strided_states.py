@@ -1,7 +1,7 @@
 """OLMoE, Mixtral, MiniMax-M2 and others with experts: an error for strided inputs.
 
 The block with experts calls `hidden_states.view(-1, hidden_dim)`, which needs `reshape` if the batch is not the first
-dimension in memory. Mild: an error, no wrong number. No thread found. Found by `strided_inputs`.
+dimension in memory. The call raises an error; numbers are not affected. No thread found. Found by `strided_inputs`.
 """
 
 import torch
