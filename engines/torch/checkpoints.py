@@ -400,7 +400,7 @@ class RecurrentMemory:
         return loss
 
     def state_dict(self) -> DecodeState | None:
-        """Return the memory of all examples after a step, independent of micro-batches; None if there is none."""
+        """Return the memory of all examples after a step, the same for any micro-batches; None without one."""
         memories = [memory for memory in self._memories if memory is not None]
         return {name: torch.cat([memory[name] for memory in memories]) for name in memories[0]} if memories else None
 

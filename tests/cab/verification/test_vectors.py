@@ -149,9 +149,17 @@ def test_a_selection_leaves_tokens_out_and_has_ties(folder, name):
 
 
 def test_the_scores_of_blocks_explain_their_choice(folder):
-    """Of four blocks of the last target, nsa takes the first, its own, the one before, and the best of the others."""
+    """Of four blocks of the last target, nsa takes the first, its own, the one before, and the best of the others.
+
+    A compressed key has tokens j and j + 1, and a block tokens 2 b and 2 b + 1.
+    """
     vectors = load_file(folder / "nsa.safetensors")
-    best = vectors["whole/scores"][:, 0, -1, 1:-2].argmax(-1) + 1
+    scores = np.zeros_like(vectors["whole/scores"][:, 0, -1])
+    for j, weight in enumerate(vectors["whole/compression_weights"][:, :, -1].sum(1).T):
+        for token in (j, j + 1):
+            scores[:, token // 2] += weight
+    np.testing.assert_allclose(vectors["whole/scores"][:, 0, -1], scores, atol=1e-12)
+    best = scores[:, 1:-2].argmax(-1) + 1
     blocks = vectors["whole/selected"][:, 0, -1, ::2]
     assert [np.flatnonzero(row).tolist() for row in blocks] == [[0, one, 10, 11] for one in best]
 
