@@ -36,10 +36,17 @@ class Elementwise(NamedTuple):
         return self.slope(features).mul_(grad)
 
 
+def elu1(x: Tensor) -> Tensor:
+    """Return elu(x) + 1, on a CPU as max(x, 0) + exp(min(x, 0)), since torch's elu takes almost twice as long there."""
+    if x.device.type != "cpu":
+        return F.elu(x).add_(1.0)
+    return F.threshold(x, 0.0, 0.0).add_(x.clamp(max=0.0).exp_())
+
+
 Kernel = Literal["elu1", "relu", "leaky_relu", "identity"]
 
 KERNELS: dict[Kernel, Elementwise] = {
-    "elu1": Elementwise(lambda x: F.elu(x).add_(1.0), lambda y: y.clamp(max=1.0), True),
+    "elu1": Elementwise(elu1, lambda y: y.clamp(max=1.0), True),
     "relu": Elementwise(F.relu, lambda y: (y > 0).to(y.dtype), True),
     "leaky_relu": Elementwise(lambda x: F.leaky_relu(x, LEAK), lambda y: (y > 0).to(y.dtype).clamp_(min=LEAK), False),
     "identity": Elementwise(torch.clone, torch.ones_like, False),
