@@ -167,6 +167,7 @@ class SumOfKeys(torch.autograd.Function):
                 if padding is not None:
                     grad.masked_fill_(padding[:, None, piece, None], 0.0)
                 key_grad[:, :, piece] = ctx.kind.backward(features, _cut(factors, piece), grad)
+                del features, grad  # before those of the next chunk are computed
         return None, key_grad, value_grad, None, None
 
 
@@ -196,6 +197,7 @@ class MeanOfQueries(torch.autograd.Function):
             features = kind.forward(query[:, :, piece], _cut(factors, piece))
             divisor = safe_denominator(_masses(features, mass), smallest)
             output[:, :, piece] = (features @ sums).div_(divisor)
+            del features  # before those of the next chunk are computed
         ctx.save_for_backward(query, factors, sums, mass)
         ctx.kind, ctx.smallest = kind, smallest
         return output
@@ -218,4 +220,5 @@ class MeanOfQueries(torch.autograd.Function):
                 mass_grad.sub_((features * share).sum(dim=-2))
                 features_grad.addcmul_(share, mass.unsqueeze(-2), value=-1.0)
                 query_grad[:, :, piece] = ctx.kind.backward(features, _cut(factors, piece), features_grad)
+                del features, g, features_grad  # before those of the next chunk are computed
         return None, query_grad, None, sums_grad, mass_grad, None
