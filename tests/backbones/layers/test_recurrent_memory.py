@@ -88,6 +88,21 @@ def test_padding_is_not_remembered() -> None:
         torch.testing.assert_close(own, logits[0], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("attention", ["vanilla", XL])
+def test_a_memory_that_is_cleared_has_no_effect_even_if_it_is_nan(attention: Any) -> None:
+    backbone, ids = small("gpt2", "CS", attention, positions="none"), tokens(2, 12)
+    _, mems = in_blocks(backbone, ids[:, :4], 4, 8)
+    mems["inputs"][1] = torch.nan
+    mems = backbone.reset_mems(mems, torch.tensor([False, True]))
+    logits = []
+    for block in ids[:, 4:].split(4, dim=1):
+        found, mems = backbone(block, mems=mems)
+        logits.append(found)
+    expected = [in_blocks(backbone, ids[:1], 4, 8)[0][:, 4:], in_blocks(backbone, ids[1:, 4:], 4, 8)[0]]
+    torch.testing.assert_close(torch.cat(logits, dim=1), torch.cat(expected), rtol=1e-9, atol=1e-9)
+    same_gradients(backbone, torch.cat(logits, dim=1), torch.cat(expected), rtol=1e-8, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", ["gpt2_reversible", "gpt2_universal"])
 def test_layers_that_are_reversible_or_repeated_remember_nothing(name: str) -> None:
     with pytest.raises(UserError, match="use backbone=gpt2"):
