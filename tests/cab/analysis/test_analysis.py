@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from cab import build_attention
 from cab.analysis.dilution import effective_weights, mass_of_neighbors
 from cab.analysis.gradients import recorded, relative_deviation, score_gradients
 from cab.analysis.subject import AnalyzedNetwork, subject_of
+from cab.cli.main import main
+from cab.spec import Spec
 from tests.helpers.command import cab
 
 SMOKE = ["task=lm", "dataset=synthetic", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
@@ -122,6 +125,24 @@ def test_relative_deviation() -> None:
 def rows(path: Path) -> list[dict[str, str]]:
     with path.open() as file:
         return list(csv.DictReader(file))
+
+
+def test_a_layer_without_scores_has_dashes_and_the_loss_no_norm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = SimpleNamespace(attention=Spec("linear"))
+    network = SimpleNamespace(title="a network", cell=SimpleNamespace(config=config))
+    columns = ["median", "q90", "q99", "largest", "smallest_score", "bound_softmax", "bound_linear", "bound_norm"]
+    layers = [{"layer": "first"}, {"layer": "second", **{name: 10.0**i for i, name in enumerate(columns)}}]
+    norms = [{"step": step, "loss": 9.0, "all": 2.0 * step - 1, "second": 1.0} for step in (1, 2)]
+    monkeypatch.setattr("cab.analysis.subject.subject_of", lambda *_: network)
+    monkeypatch.setattr("cab.analysis.gradients.score_gradients", lambda *_, **__: layers)
+    monkeypatch.setattr("cab.analysis.gradients.norms_over_training", lambda *_: norms)
+    assert main(["paper", "gradients", *SMOKE, "--steps", "2", "--out", str(tmp_path)]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert shown[1:4] == [["layer", *columns], ["first", *"--------"], ["second", *(f"1.00e+0{i}" for i in range(8))]]
+    assert shown[-2:] == [["all", "0.500"], ["second", "0.000"]]
+    assert [row["attention"] for row in rows(tmp_path / "norms.csv")] == ["linear", "linear"]
 
 
 @pytest.mark.slow
