@@ -68,7 +68,6 @@ MORE = (
 CLASS_GROUPS: dict[str, Registry] = {"task": TASKS, "backbone": BACKBONES, "attention": ATTENTIONS}
 WITH_FILES = ("trainer", "cluster", "logger")
 INDENT = " " * 13
-NO_VALUE, FROM_ENVIRONMENT = "???", "${oc.env:CAB_DATA,null}"
 
 
 def help_text(arguments: Sequence[str]) -> str:
@@ -115,8 +114,8 @@ def file_options(path: Path, prefix: str) -> Iterator[tuple[str, str]]:
         indent, key, value, text = match.groups()
         if value is None:
             outer = f"{key}."
-        elif value != NO_VALUE and key != "name":
-            value = value.replace(FROM_ENVIRONMENT, "$CAB_DATA")
+        elif value != "???" and key != "name":  # ???: a value that the user must give
+            value = value.replace("${oc.env:CAB_DATA,null}", "$CAB_DATA")
             yield f"{prefix}{outer if indent else ''}{key}={value}", text or ""
 
 

@@ -189,7 +189,7 @@ def correctness(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG
         {
             "of": f"{text} {found.operation}",
             "backends": found.backend,
-            **_verdict(found.error, found.limit, found.where),
+            **_error_columns(found.error, found.limit, found.where),
         }
         for found in worst.values()
     ]
@@ -197,7 +197,7 @@ def correctness(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG
     return [*rows, {"of": item, "backends": f"not checked: {skipped}"}] if skipped else rows
 
 
-def _verdict(error: float, limit: float, where: str) -> Row:
+def _error_columns(error: float, limit: float, where: str) -> Row:
     return {"error": error, "limit": limit, "passed": error <= limit, "at": where}
 
 
@@ -215,7 +215,7 @@ def _layer_errors(name: str, device: str) -> Row:
     limits = [MARGIN * max(error, torch.finfo(torch.float32).eps) for error in readable]
     worst = max(range(len(errors)), key=lambda i: math.inf if math.isnan(errors[i]) else errors[i] / limits[i])
     at = ["output", "input", *(name for name, _ in layer.named_parameters())][worst]
-    return {"of": f"layer {name}", "backends": _text(uses), **_verdict(errors[worst], limits[worst], at)}
+    return {"of": f"layer {name}", "backends": _text(uses), **_error_columns(errors[worst], limits[worst], at)}
 
 
 def _outputs(layer: nn.Module, x: Tensor, device: str) -> list[Tensor]:
