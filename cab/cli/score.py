@@ -30,11 +30,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cab.cli.arguments import add_results_arguments, print_notes, selected_results
-from cab.errors import UserError, unknown_name
+from cab.errors import UserError
 from cab.files.disk import listed, sanitize_text
 from cab.files.text_table import print_csv
 from cab.records.files import REFERENCE_DIRS
 from cab.records.names import PLACE
+from cab.registry.names import unknown_class
 from cab.results.cells import ANCHORS
 from cab.results.formats import Fields, TableCell, gain, mean
 from cab.results.load import DEFAULT_DIR, PUBLISHED, load, runs_of
@@ -225,7 +226,7 @@ def _frame_with(name: str, folders: list[Path] | None) -> pd.DataFrame:
         if name in ANCHORS or any(is_named(row, name) for row in rows):
             return frame
         known |= dict.fromkeys(named["label"])
-    raise unknown_name("attention with results", name, known)
+    raise unknown_class("attention with results", name, known)
 
 
 def print_verdict(name: str, frame: pd.DataFrame) -> None:

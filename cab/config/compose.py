@@ -27,7 +27,7 @@ from cab.config.hydra_options import refusal, replacement
 from cab.config.run_config import REGISTRIES, RUN_KEYS, DataConfig
 from cab.errors import UnsupportedError, UserError, unknown_name
 from cab.patterns import LONG_NAMES, Pattern
-from cab.registry.names import is_file, is_own_name, is_stack, name_of_file
+from cab.registry.names import is_file, is_own_name, is_stack, name_of_file, unknown_class
 from cab.registry.options import annotations_of, check_names
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import config_folders, presets, tuned_options
@@ -329,11 +329,17 @@ def _check_key(override: Override) -> None:
 def _check_names(group: str, names: Iterable[str], chosen: Mapping[str, Sequence[str]]) -> None:
     """Raise UserError if a chosen name does not exist."""
     for name in chosen.get(group, ()):
-        if name not in names:
-            of_own = "for data of your own, set task.source"
-            if not is_own_name(name):
-                of_own = "a name of your own is a letter, and letters, digits, '.', '_' or '-'"
-            raise UserError(f"{unknown_name(group, name, names)}{f'; {of_own}' if group == 'dataset' else ''}")
+        if name in names:
+            continue
+        if group in REGISTRIES:
+            raise unknown_class(group, name, names)
+        error = unknown_name(group, name, names)
+        if group != "dataset":
+            raise error
+        of_own = "for data of your own, set task.source"
+        if not is_own_name(name):
+            of_own = "a name of your own is a letter, and letters, digits, '.', '_' or '-'"
+        raise UserError(f"{error}; {of_own}")
 
 
 def _check_option(group: str, option: str, names: Sequence[str] | None) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 
 from cab.errors import UserError, exits_as_errors, first_line
 from cab.executed import KeepingLoader, enter
+from cab.registry.names import with_suffix
 from cab.registry.program import STANDALONE, module_of
 
 
@@ -24,8 +25,8 @@ def load_object(target: str) -> Any:
     file, _, name = target.rpartition(":") if ":" in target else (target, "", "")
     if not os.path.isfile(file):  # noqa: PTH113
         problem = "is a folder" if os.path.isdir(file) else "does not exist"  # noqa: PTH112
-        meant = f"{file}.py:{name}"
-        hint = f"write {meant}" if os.path.isfile(f"{file}.py") else "name a registered attention or FILE.py:Class"  # noqa: PTH113
+        meant = with_suffix(target)
+        hint = f"write {meant}" if meant else "name a registered attention or FILE.py:Class"
         raise UserError(f"file '{file}' {problem}; {hint}")
     path = Path(file).resolve()
     if path.suffix != ".py":

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from cab.errors import UserError
+from cab.errors import UserError, unknown_name
 from cab.registry.entries import relative
 
 SYNTHETIC = "synthetic"
@@ -74,3 +74,20 @@ def name_of_file(target: str) -> str:
     file, colon, name = target.rpartition(":")
     # os.path.isfile is also False for a path that is too long or has a null character
     return f"{relative(Path(file))}{colon}{name}" if os.path.isfile(file) else target  # noqa: PTH113
+
+
+def with_suffix(name: str) -> str:
+    """Return ``FILE.py:Class`` if ``name`` lacks only the suffix ``.py`` of an existing file; empty for other names."""
+    file, _, class_name = name.rpartition(":") if ":" in name else (name, "", "")
+    return f"{file}.py:{class_name or 'Class'}" if os.path.isfile(f"{file}.py") else ""  # noqa: PTH113
+
+
+def unknown_class(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """Return the error for an unknown name of a class; if it is that of a class in a file, with what to do instead."""
+    file, hint = with_suffix(name), ""
+    if kind in ("task", "backbone"):
+        if file or is_file(name):
+            hint = f"; a {kind} of your own must be in a package with an entry point of cab.{kind}s"
+    elif file:
+        hint = f"; for a class in a file, write {file}"
+    return UserError(f"{unknown_name(kind, name, known)}{hint}")

@@ -21,10 +21,10 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cab import executed
-from cab.errors import UserError, exits_as_errors, unknown_name
+from cab.errors import UserError, exits_as_errors
 from cab.patterns import Pattern
 from cab.registry.entries import AttentionEntry, BackboneEntry, RegistryEntry, described
-from cab.registry.names import is_file, is_own_name, is_stack, layers_of, name_of_file
+from cab.registry.names import is_file, is_own_name, is_stack, layers_of, name_of_file, unknown_class
 from cab.registry.outlines import Location, decorator_calls, module_specs
 from cab.registry.stacks import compose_stack
 
@@ -119,7 +119,7 @@ class Registry(Generic[E]):
         self._read()
         if name in self._entries:
             return self._entries[name]
-        error = unknown_name(self.kind, name, self._entries)
+        error = unknown_class(self.kind, name, self._entries)
         raise UserError(f"{error} (not loaded: {'; '.join(self._skipped)})") if self._skipped else error
 
     def entry_of(self, cls: type) -> E | None:

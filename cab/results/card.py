@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cab.errors import unknown_name
 from cab.files.text_table import read_csv
 from cab.records.files import REFERENCE_DIRS, ROOT
 from cab.records.verified import is_verified
 from cab.registry.entries import RegistryEntry
-from cab.registry.names import is_file, is_stack
+from cab.registry.names import is_file, is_stack, unknown_class
 from cab.registry.program import code_of, code_of_location
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.stacks import parts_of
@@ -82,7 +81,7 @@ def card(name: str) -> Card:
         facts = [("Data sets", " ".join(task.datasets)), ("In the index", "yes" if task.in_index else "no")]
         tests = [(backbone, " ".join(patterns)) for backbone, patterns in task.backbones.items()]
         return _card(task, facts, _section("Backbones", ("Backbone", "Patterns"), tests))
-    raise unknown_name("name", name, [*ATTENTIONS.names(), *BACKBONES.names(), *TASKS.names()])
+    raise unknown_class("name", name, [*ATTENTIONS.names(), *BACKBONES.names(), *TASKS.names()])
 
 
 def _section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], **options: Any) -> Table:

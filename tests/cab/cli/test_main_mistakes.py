@@ -154,6 +154,16 @@ verify none --record rows.csv --device cuda -> remove --checks, --seed, --device
 verify none --record file -> file is not a table with columns attention,pattern
 run CELL attention=folder.py:Mine -> file 'folder.py' is a folder
 run CELL attention=results/local/0123.json:Mine -> its name does not end in .py
+run CELL attention=./mine:Mean -> file './mine' does not exist; write ./mine.py:Mean
+run CELL attention=./mine -> write ./mine.py:Class
+run CELL attention=mine:Mean -> unknown attention 'mine:Mean' … write mine.py:Mean
+run CELL other_attention=mine:Mean -> write mine.py:Mean
+run CELL backbone=./mine.py:Mean -> unknown backbone … a backbone of your own must be in a package with an entry point
+run CELL task=mine:Mean -> unknown task … a task of your own must be in a package with an entry point of cab.tasks
+run suite=core attention=mine:Mean -> write mine.py:Mean
+list mine:Mean -> unknown name … write mine.py:Mean
+score --attention ./mine:Mean -> unknown attention with results … write ./mine.py:Mean
+efficiency mine:Mean -> write mine.py:Class
 run CELL attention=leaving.py:Mine -> cannot import leaving.py: ExitError: the code called
 run CELL --config-dir missing --cfg job -> the folder of configurations missing does not exist
 score --pattern NS,SN -> unknown pattern 'SN': did you mean … Known: CC, CS, NC, NS, causal_cross
