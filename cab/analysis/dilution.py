@@ -67,7 +67,7 @@ def layer_inputs(subject: AnalyzedNetwork, rows: int) -> list[list[Tensor]]:
     finally:
         for hook in hooks:
             hook.remove()
-    return [inputs[layer][:rows] for layer in layers]
+    return [inputs[layer][:rows] for layer in layers]  # of pairs, the first sequences
 
 
 def effective_weights(layer: Attention, x: Tensor, generator: torch.Generator) -> Tensor:
@@ -78,19 +78,19 @@ def effective_weights(layer: Attention, x: Tensor, generator: torch.Generator) -
     norms of u^T (do_i / dx_j) as one head.
     """
     inner = with_heads(layer)
-    row = x[None]
+    batch = x[None]
     if inner is None:
         x = x.clone().requires_grad_()
-        draws = {name: y[0] for name, y in layer.sample_noise(row, row, PaddingMasks()).items()}
+        draws = {name: y[0] for name, y in layer.sample_noise(batch, batch, PaddingMasks()).items()}
         output = layer.compute_row(x, x, x, draws)
         signs = _signs(output[0], generator)
         return torch.stack([_gradient(y @ signs, x).norm(dim=-1) for y in output])[None]
     with torch.no_grad():
-        query, key, value = (heads[0] for heads in inner.project(row, row, row))
+        query, key, value = (heads[0] for heads in inner.project(batch, batch, batch))
         more = {
-            **inner.query_side_inputs(row),
-            **inner.key_side_inputs(row),
-            **inner.sample_noise(row, row, PaddingMasks()),
+            **inner.query_side_inputs(batch),
+            **inner.key_side_inputs(batch),
+            **inner.sample_noise(batch, batch, PaddingMasks()),
         }
     value = value.clone().requires_grad_()
     assert inner.reference is not None

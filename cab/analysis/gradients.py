@@ -2,7 +2,7 @@
 
 The score s_ij is the first product of query i and key j in a method's reference form: q.k / sqrt(E), phi(q).phi(k), ...
 
-Shapes: H heads, n targets, m keys, E head dimension.
+Shapes: H heads, n targets, m keys, E head dimension, D = H E.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ class Layer:
         c1 = max(o.grad.square().sum(dim=(0, 2)).max().sqrt().item() for _, o, _ in self.reads if o.grad is not None)
         c2 = max(v.norm(dim=-1).max().item() for _, _, v in self.reads)
         c3 = min(s.detach().abs()[g > 0].min().item() for g, s in pairs)
-        most = max(s.shape[-1] for s, _, _ in self.reads)
+        longest = max(s.shape[-1] for s, _, _ in self.reads)
         width = self.reads[0][1].shape[0] * self.reads[0][1].shape[2]
-        softmax = math.sqrt(2 * most) * c1 * c2 / 4
+        softmax = math.sqrt(2 * longest) * c1 * c2 / 4
         linear = softmax / c3 if c3 else math.inf
-        bounds = {"bound_softmax": softmax, "bound_linear": linear, "bound_norm": 1.5e4 * c1 * c2 * width}
+        norm = 1.5e4 * c1 * c2 * width  # 1.5e4 is 3 / (2 sqrt(eps))
+        bounds = {"bound_softmax": softmax, "bound_linear": linear, "bound_norm": norm}
         return {**columns, "c1": c1, "c2": c2, "smallest_score": c3, **bounds}
 
 
@@ -92,7 +93,7 @@ def recorded(subject: AnalyzedNetwork) -> Iterator[list[Layer]]:
     finally:
         for attention, inner in undo:
             attention.use_reference = False
-            del inner.reference
+            del inner.reference  # that of the instance, which hides the one of its class
 
 
 def _watched(reference: Callable[..., Tensor] | None, layer: Layer) -> Callable[..., Tensor]:

@@ -122,7 +122,8 @@ def _add_analysis_arguments(parser: argparse.ArgumentParser, *, has_steps: bool)
     parser.add_argument("--out", type=Path, metavar="DIR", help="output folder for the CSV files")
     parser.add_argument("--rows", type=int, default=4, metavar="N", help="training examples (default: 4)")
     if has_steps:
-        parser.add_argument("--steps", type=int, default=0, metavar="N", help="training steps (default: 0)")
+        text = "training steps, before the gradients of scores are measured (default: 0)"
+        parser.add_argument("--steps", type=int, default=0, metavar="N", help=text)
     parser.add_argument("--data-root", metavar="FOLDER", help="data folder (default: that of the record)")
 
 
