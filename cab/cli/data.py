@@ -31,43 +31,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|download|verify")
     root = argparse.ArgumentParser(add_help=False)
     root.add_argument("--data-root", dest="root", metavar="DATA", help="folder of all data sets (default: $CAB_DATA)")
-    listed = verbs.add_parser("list", parents=[root], help="list the data sets with their state and source")
-    listed.add_argument(
+    list_parser = verbs.add_parser("list", parents=[root], help="list the data sets with their state and source")
+    list_parser.add_argument(
         "names", nargs="*", metavar="NAME", help="data sets to describe in full (default: a table of all)"
     )
-    listed.add_argument("--csv", action="store_true", help="print every column as CSV")
-    get = verbs.add_parser(
+    list_parser.add_argument("--csv", action="store_true", help="print every column as CSV")
+    download_parser = verbs.add_parser(
         "download",
         parents=[root],
         help="download data sets to where the tasks read them; complete files are not downloaded again",
     )
-    get.add_argument("names", nargs="+", metavar="NAME", help="data sets (see cab data list)")
-    get.add_argument("--source", metavar="PLACE", help="URL of a mirror, or a local file or folder with the files")
+    download_parser.add_argument("names", nargs="+", metavar="NAME", help="data sets (see cab data list)")
+    source = "URL of a mirror, or a local file or folder with the files"
+    download_parser.add_argument("--source", metavar="PLACE", help=source)
     prepare = "also fill the cache that cab run preset=paper [KEY=VALUE ...] reads (tokens, features, images)"
-    get.add_argument("--prepare", nargs="*", metavar="KEY=VALUE", help=prepare)
-    check = verbs.add_parser(
+    download_parser.add_argument("--prepare", nargs="*", metavar="KEY=VALUE", help=prepare)
+    verify_parser = verbs.add_parser(
         "verify",
         parents=[root],
         help="compare counts, sizes and checksums with the published ones; exit status 1 if a data set is not complete",
     )
-    check.add_argument("names", nargs="+", metavar="NAME", help="data sets (see cab data list)")
-    check.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
+    verify_parser.add_argument("names", nargs="+", metavar="NAME", help="data sets (see cab data list)")
+    verify_parser.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand and return its exit status."""
     root = chosen_root(args.root)
-    data = [data_set(name) for name in args.names]
+    chosen = [data_set(name) for name in args.names]
     if args.verb == "list":
-        _list(data, root, as_csv=args.csv)
+        _list(chosen, root, as_csv=args.csv)
         return 0
     if root is None:
         raise UserError("the folder of the data sets is not set: use --data-root DATA or set CAB_DATA")
     if args.verb == "verify":
-        return _verify(data, root, as_csv=args.csv)
+        return _verify(chosen, root, as_csv=args.csv)
     log_to_terminal(logging.INFO, "%(message)s", force=True)
     check_writable(root, "--data-root")
-    are_complete = [_download(one, root, args.source, args.prepare) for one in data]
+    are_complete = [_download(one, root, args.source, args.prepare) for one in chosen]
     return 0 if all(are_complete) else 1
 
 
@@ -109,7 +110,7 @@ def _row(data: DataSet, root: Path | None) -> dict[str, str]:
         "state": ABSENT if inventory is None else inventory.state,
         "size": "unknown" if data.disk_bytes is None else _readable_size(data.disk_bytes),
         "tasks": " ".join(data.tasks),
-        "download": "manual download" if data.by_hand else "without registration",
+        "download": "manual download" if data.has_manual_item else "without registration",
         "path": str(Path("DATA", data.folders[0]) if inventory is None else inventory.folder),
         "license": data.license,
         "license_notes": data.license_notes,

@@ -94,8 +94,8 @@ class DataSet:
         return [pattern for count in self.counts for pattern in (*count.files, *count.lines)]
 
     @property
-    def by_hand(self) -> bool:
-        """Whether a part must be downloaded manually."""
+    def has_manual_item(self) -> bool:
+        """Whether an item must be downloaded manually."""
         return any(item.address is None for item in self.items)
 
 

@@ -166,7 +166,7 @@ def hosts(host: Host, monkeypatch: pytest.MonkeyPatch) -> dict[str, DataSet]:
 
 
 def test_every_data_set_arrives_where_it_is_counted(hosts: dict[str, DataSet], host: Host, tmp_path: Path) -> None:
-    from_hosts = [each for each in hosts.values() if not each.by_hand]
+    from_hosts = [each for each in hosts.values() if not each.has_manual_item]
     for each in from_hosts:
         inventory, manual_steps = download(each, tmp_path)
         assert (inventory.state, manual_steps) == (State.READY, []), each.name
