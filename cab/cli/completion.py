@@ -7,6 +7,7 @@ import importlib
 
 import shtab
 
+from cab.cli.list import LISTS
 from cab.cli.main import COMMANDS
 from cab.cli.run_help import file_options
 from cab.data.sources import data_sets
@@ -29,10 +30,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     """Return a parser of all commands, whose positional arguments have the registered names as choices."""
-    names = {"attentions": ATTENTIONS.names(), "names": list(data_sets())}
-    names["attention"] = names["attentions"]
-    registered = [*ATTENTIONS.names(), *BACKBONES.names(), *TASKS.names()]
-    names["entry"] = ["attentions", "backbones", "tasks", "cells", *registered]
+    attentions = ATTENTIONS.names()
+    entries = [*LISTS, *attentions, *BACKBONES.names(), *TASKS.names()]
+    by_argument = {"attentions": attentions, "attention": attentions, "entry": entries, "names": list(data_sets())}
     program = argparse.ArgumentParser(prog="cab")
     commands = program.add_subparsers()
     for name, text in COMMANDS.items():
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
             if isinstance(action, argparse._SubParsersAction):
                 actions += [inner for verb in action.choices.values() for inner in verb._actions]
         for action in actions:
-            action.choices = names.get(action.dest, action.choices)
+            action.choices = by_argument.get(action.dest, action.choices)
     return program
 
 
