@@ -61,9 +61,10 @@ class Composer:
         named = [(override.partition("=")[0], override) for override in overrides]
         has_options = any(name.lstrip("+").startswith("attention.") for name, _ in named)
         refers = any("${" in override for name, override in named if name in ("seed", "attention"))
-        shared = [] if refers else [("seed",)] if has_options else [("seed", "attention"), ("seed",)]
-        keys = {  # by what cells may differ in, of which most share attention and seed
-            varying: tuple(name if name in varying else override for name, override in named) for varying in shared
+        # Cells that differ in these alone may share their other resolved values; most differ in both.
+        variables = [] if refers else [("seed",)] if has_options else [("seed", "attention"), ("seed",)]
+        keys = {
+            varying: tuple(name if name in varying else override for name, override in named) for varying in variables
         }
         for varying, key in keys.items():
             if key in self._resolved:
@@ -81,8 +82,8 @@ class Composer:
         options = attention_options(config["attention"]["name"])  # what no file changes
         for varying, key in keys.items():
             others = str({name: value for name, value in plain.items() if name not in varying})
-            is_named = re.search(rf"\$\{{[^{{}}]*\b({'|'.join(varying)})\b", others)
-            if not is_named and (plain["attention"] == options or "attention" not in varying):
+            refers = re.search(rf"\$\{{[^{{}}]*\b({'|'.join(varying)})\b", others) is not None
+            if not refers and (plain["attention"] == options or "attention" not in varying):
                 self._resolved[key] = config
                 break
         return config
