@@ -30,6 +30,7 @@ from cab.records.record import Record
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
 from cab.results.costs import GROWS, STATE, TOKENS, cost_name, cost_path, has_committed_cost, measure_state
+from cab.spec import Spec
 from cab.verification.side_effects import restored
 
 log = logging.getLogger("cab")
@@ -71,8 +72,8 @@ class Plan:
             raise UserError(
                 f"protocol lra supports only pattern {NETWORK_PATTERN} and the phases {' and '.join(NETWORK_PHASES)}"
             )
-        plain = self.protocol == "default" and not self.third_party and {*self.phases} <= {*PACKED_PHASES}
-        if self.setting.packed and not plain:
+        has_other_phase = not {*self.phases} <= {*PACKED_PHASES}
+        if self.setting.packed and (self.protocol != "default" or self.third_party or has_other_phase):
             raise UserError(
                 f"packed sequences support only protocol default and the phases {' and '.join(PACKED_PHASES)}, without "
                 f"third-party implementations; got protocol {self.protocol} and {phases}"
@@ -83,8 +84,7 @@ class Plan:
             )
         if graphs := [phase for phase in self.phases if phase.endswith("-graph") and self.setting.device != "cuda"]:
             raise UserError(f"phase {graphs[0]} requires --device cuda, got {self.setting.device}")
-        is_plain = {*self.phases} <= {*PACKED_PHASES} and not self.setting.packed and self.protocol != "paper"
-        if self.setting.compile and not is_plain:
+        if self.setting.compile and (self.protocol == "paper" or self.setting.packed or has_other_phase):
             raise UserError(
                 f"--compile supports only the phases {' and '.join(PACKED_PHASES)}, without packed sequences or "
                 f"protocol paper; got protocol {self.protocol} and {phases}"
@@ -219,23 +219,24 @@ def constants(plan: Plan) -> dict[str, Any]:
 
 def measure_state_of(record: Record) -> None:
     """Measure the decode state of the attention of a run in milliseconds, and store it; see :func:`can_measure`."""
-    if record.cell["pattern"] == "CS" and can_measure(record) and not _path(record).exists():
-        options = {key: value for key, value in record.config["attention"].items() if key != "name"}
-        state = measure_state(ATTENTIONS.get(record.config["attention"]["name"]), options)
+    if record.cell["pattern"] == "CS" and can_measure(record) and not _cost_path(record).exists():
+        attention = Spec.of(record.config["attention"])
+        state = measure_state(ATTENTIONS.get(attention.name), attention.options)
         size, growth = round(4 * state.numbers), GROWS if state.grows else ""
         _store(record, [Cost(cost_name(record.cell["attention"]), "CS", STATE, TOKENS, bytes=size, detail=growth)])
 
 
 def measure_cost_of(record: Record) -> None:
     """Measure the cost of the attention of a run, once per code and pattern, and store it; see :func:`can_measure`."""
-    earlier = list(read_csv(_path(record))) if _path(record).exists() else []
+    path = _cost_path(record)
+    earlier = read_csv(path) if path.exists() else []
     if not can_measure(record) or any(row["phase"] == "forward" for row in earlier):
         return
     name, pattern = cost_name(record.cell["attention"]), Pattern.parse(str(record.cell["pattern"]))
     log.info("measuring the cost of %s in %s at %d tokens; --no-cost skips this", name, pattern, LENGTH)
-    options = {key: value for key, value in record.config["attention"].items() if key != "name"}
-    subject = AttentionSubject.parse(record.config["attention"]["name"])
-    costs = measure_for_board(dataclasses.replace(subject, label=name, options=options), pattern)
+    attention = Spec.of(record.config["attention"])
+    subject = AttentionSubject.parse(attention.name)
+    costs = measure_for_board(dataclasses.replace(subject, label=name, options=attention.options), pattern)
     for cost in (cost for cost in costs if cost.kind == "attention" and cost.status != "ok"):
         reason = f"{cost.status} {cost.detail}".rstrip()
         log.warning("%s %s has no cost in phase %s: %s", cost.attention, pattern, cost.phase, reason)
@@ -257,13 +258,13 @@ def can_measure(record: Record) -> bool:
     return is_same
 
 
-def _path(record: Record) -> Path:
+def _cost_path(record: Record) -> Path:
     names = record.cell["attention"], record.cell["pattern"], record.attention_code, record.earlier_code
     return cost_path(Path(record.config["results_dir"]), *names)
 
 
 def _store(record: Record, costs: Iterable[Cost]) -> None:
-    path = _path(record)
+    path = _cost_path(record)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         list(write_costs(costs, file))

@@ -72,7 +72,7 @@ def plot(costs: Iterable[Cost], folder: Path) -> list[Path]:
     measured = [[getattr(cost, name) for name in CURVE_COLUMNS] for cost in costs if cost.status == "ok"]
     paths = []
     for _, picture in cost_pictures(pd.DataFrame(measured, columns=CURVE_COLUMNS).assign(setting="")):
-        name = picture.file.partition("-")[2].lower()
+        name = picture.file.partition("-")[2].lower()  # without the number of the figure
         with figures.style():
             paths.append(write_figure(picture.figure, folder / f"{name}.png", dpi=200))
     return paths

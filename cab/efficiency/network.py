@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from cab.config.groups import paper_value
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, merged
-from cab.efficiency.workload import BACKWARD, Workload, held_bytes, in_evaluation, inference
+from cab.efficiency.workload import TRAINING_PASSES, Workload, held_bytes, in_evaluation, inference
 from cab.patterns import Pattern
 from cab.registry.build import build_backbone
 from cab.registry.tables import tuned_options
@@ -55,7 +55,7 @@ def train(module: nn.Module, pattern: Pattern, length: int, setting: Setting) ->
 
     counted = partial(in_evaluation, module, inference(partial(module, tokens), setting))
     least = 2 * held_bytes((tokens, *module.parameters()))
-    return Workload(call, counted=counted, passes=BACKWARD, least_bytes=least)
+    return Workload(call, counted=counted, passes=TRAINING_PASSES, least_bytes=least)
 
 
 def _batch(length: int, setting: Setting) -> tuple[Tensor, Tensor]:

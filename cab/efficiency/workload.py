@@ -24,7 +24,7 @@ DECODED = 64
 PROMPT_LENGTH = 512
 """Length of the pieces in which the prefix is read, which limits its memory."""
 
-BACKWARD = 3
+TRAINING_PASSES = 3
 """Operations of forward and backward relative to forward: each product has two of its size in its gradient.
 
 Operations of recomputation are not part of the algorithm.
@@ -134,7 +134,7 @@ def forward_backward(
 
     counted = partial(in_evaluation, module, inference(output_of, setting))
     # gradients have the sizes of their tensors
-    return Workload(call, counted=counted, passes=BACKWARD, least_bytes=2 * least_bytes(module, inputs))
+    return Workload(call, counted=counted, passes=TRAINING_PASSES, least_bytes=2 * least_bytes(module, inputs))
 
 
 def prefill(module: nn.Module, pattern: Pattern, length: int, setting: Setting) -> Workload:
