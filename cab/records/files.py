@@ -90,6 +90,8 @@ def _lines_of(path: Path, _changed: int) -> dict[str, str]:
             continue
         found = re.search(r'"hash": ?"([0-9a-f]{16})"', line)
         name = found[1] if found else f"line {number}"
-        code = re.search(r'"attention_code": ?"([0-9a-f]{8})', line)
-        lines[f"{name}-{code[1] if code else number}" if name in lines else name] = line
+        if name in lines:  # the same configuration with other code
+            code = re.search(r'"attention_code": ?"([0-9a-f]{8})', line)
+            name = f"{name}-{code[1] if code else number}"
+        lines[name] = line
     return lines
