@@ -56,7 +56,7 @@ def config_folders() -> tuple[Path, ...]:
 
     Each is laid out as configs/: ``preset/<preset>.yaml``, ``recipe/<task>/<preset>.yaml``,
     ``size/<backbone>/<preset>.yaml``, ``experiment/<name>.yaml``, ``paper/<table>.csv``, ``costs.csv``,
-    ``data/<data set>.yaml``. What is in two of them is taken from the first.
+    ``data/<data set>.yaml``. A YAML file in two of them is taken from the first; the rows of a table are those of all.
     """
     folders = [CONFIGS]
     if added := os.environ.get(ADDED):
