@@ -61,7 +61,7 @@ def compared(table: PaperTable, results: pd.DataFrame = NO_RESULTS, files: Seque
     """Return the published values of a table and the own ones.
 
     Args:
-        table: one of :func:`paper_tables`.
+        table: one of :func:`cab.results.published.paper_tables`.
         results: table of :func:`cab.load_results`, whose own results have a single preset, for a table that reads
             results.
         files: for a table that reads costs or norms.
@@ -102,10 +102,11 @@ def apart(table: PaperTable, results: pd.DataFrame, stored: pd.DataFrame) -> tup
     tasks = tasks_of(table)
     is_apart = (results["source"] == OWN) & (results["data"] == GENERATED) & results["task"].isin(tasks)
     both = [*([metrics_table(results[is_apart])] if is_apart.any() else []), *([stored] if len(stored) else [])]
-    means = pd.concat(both) if both else stored
+    if not both:
+        return [], []
     made, notes = [], []
-    means = means[means["seeds"] > 0] if len(means) else means
-    for preset, rows in means.groupby("preset", sort=False):
+    means = pd.concat(both)
+    for preset, rows in means[means["seeds"] > 0].groupby("preset", sort=False):
         few, most = int(rows["seeds"].min()), int(rows["seeds"].max())
         seeds = counted(most, "seed") if few == most else f"{few} to {counted(most, 'seed')}"
         caption = f"Own means of preset {preset} on generated data, {seeds}: not comparable with the published values"

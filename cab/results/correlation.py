@@ -120,21 +120,17 @@ def _correlations(scores: pd.DataFrame, kind: str, *, pattern: Hashable) -> pd.D
 
 
 def _pearson(x: np.ndarray, y: np.ndarray) -> tuple[float, int, float, float, float, str]:
+    """Return pearson, shared, p_value, low, high and note, as in :func:`pattern_correlation`."""
     from scipy import special
 
-    size, note = len(x), _note(x, y)
-    if size < 3 or note.startswith("undefined"):
-        return math.nan, size, math.nan, math.nan, math.nan, note
+    size, reason = len(x), ""
+    if size < 3:
+        reason = f"{counted(size, 'shared attention')}, at least 3 required"
+    elif np.ptp(x) == 0 or np.ptp(y) == 0:
+        reason = "undefined: all attentions have the same score"
+    if reason:
+        return math.nan, size, math.nan, math.nan, math.nan, reason
     r = float(np.clip(np.corrcoef(x, y)[0, 1], -1, 1))
     p_value = float(special.betainc(size / 2 - 1, 0.5, 1 - r * r))
+    note = f"inconclusive: only {size} shared attentions" if size < CONCLUSIVE else ""
     return r, size, p_value, *correlation_interval(r, size), note
-
-
-def _note(x: Any, y: Any) -> str:
-    """Return why the scores of shared attentions allow no correlation or no conclusion."""
-    size = len(x)
-    if size < 3:
-        return f"{counted(size, 'shared attention')}, at least 3 required"
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return "undefined: all attentions have the same score"
-    return f"inconclusive: only {size} shared attentions" if size < CONCLUSIVE else ""
