@@ -192,7 +192,7 @@ def load(
     """Run a file of a checkout as a module.
 
     Args:
-        file: OWNER/NAME/PATH; the checkout is OWNER+NAME in the folder of public code.
+        file: OWNER/NAME/PATH; the checkout is OWNER+NAME in the folder of public code, the program's second argument.
         changes: text to replace, each of which must occur: constants that differ, or what is not installed.
         part: first and next text of the only part that is run, with :data:`NAMES`.
         names: further names of the module.
@@ -273,6 +273,7 @@ def save_start(
 
 
 def write(case: str, arrays: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """Replace a case in the file of its attention, and print how far our module is from it."""
     path = FOLDER / f"{about['attention']}.npz"
     stored = {name: narrow(x.detach().numpy()) for name, x in arrays.items()} | {"about": np.array(json.dumps(about))}
     stored = {f"{case}/{name}": stored[name] for name in sorted(stored)}
@@ -291,7 +292,7 @@ def write(case: str, arrays: dict[str, Tensor], about: dict[str, Any]) -> None:
 
 
 def narrow(array: np.ndarray) -> np.ndarray:
-    """In float32 if nothing is lost."""
+    """Return the array in float32 if this loses no digit."""
     if array.dtype == np.float64 and (array.astype(np.float32) == array).all():
         return array.astype(np.float32)
     return array

@@ -60,7 +60,7 @@ def make_start_of_mlstm() -> None:
     public = model("xlstm").xLSTMModel(settings).blocks[0].mlstm_layer
     gates = {"input_proj": public.igate_preact, "forget_proj": public.fgate_preact}
     parts = [(f"{name}.{part}", getattr(gate, part)) for name, gate in gates.items() for part in ("weight", "bias")]
-    start = {name: [weights] * 32 for name, weights in parts}
+    start = {name: [weights] * 32 for name, weights in parts}  # constants, as often as :func:`draws` has them
     save_start(SOURCE + "xLSTMModel", "mlstm", "CS", 64, 4, statistics=start)
 
 

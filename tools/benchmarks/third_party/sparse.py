@@ -1,6 +1,6 @@
 """Third-party implementations of sparse attention and of attention on shortened sequences.
 
-The index omits CS where an implementation depends on the future, as Reformer's chunks and Routing's clusters do.
+index.csv omits CS where an implementation depends on the future, as Reformer's chunks and Routing's clusters do.
 """
 
 from __future__ import annotations
