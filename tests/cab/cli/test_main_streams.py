@@ -1,4 +1,4 @@
-"""Closed pipes, full streams and full disks as libraries report them."""
+"""Closed pipes, full streams, full disks as libraries report them, and warnings that are repeated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.helpers.command import ROOT
 FULL = Path("/dev/full")
 
 
-def start(stdout: int) -> subprocess.CompletedProcess[str]:
+def list_tasks(stdout: int) -> subprocess.CompletedProcess[str]:
     environment = os.environ.copy()
     environment.pop("PYTHONUNBUFFERED", None)  # Python's buffers are written at its exit
     command = [sys.executable, "-m", "cab.cli.main", "list", "tasks", "--csv"]
@@ -34,7 +34,7 @@ def start(stdout: int) -> subprocess.CompletedProcess[str]:
 def test_a_reader_that_exits_ends_the_command_quietly():
     reading, writing = os.pipe()
     os.close(reading)
-    done = start(writing)
+    done = list_tasks(writing)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -42,7 +42,7 @@ def test_a_reader_that_exits_ends_the_command_quietly():
 @pytest.mark.skipif(not FULL.exists(), reason="/dev/full")
 def test_a_full_stdout_is_one_line():
     with FULL.open("w") as full:
-        done = start(full.fileno())
+        done = list_tasks(full.fileno())
     assert done.returncode == 2
     assert (
         done.stderr == "cab: error: no space left on the disk of the output; free some space and repeat the command\n"

@@ -71,6 +71,43 @@ def test_what_is_held_out_is_not_trained_on(generated: GLUE) -> None:
     assert kept.isdisjoint(tuple(row.tolist()) for row in generated.splits["held_out"].tokens)
 
 
+MNLI = "\t".join(["7", "p", "q", "fiction", "( a )", "( b )", "(X a)", "(X b)", "a", "b", "neutral"])
+
+
+def read(folder: Path, dataset: str, *lines: str) -> Examples:
+    return read_table(write_table(folder, dataset, *lines), FILE_LAYOUTS[dataset])
+
+
+def test_each_layout(tmp_path: Path) -> None:
+    """A line of each data set, as its official file has it."""
+    scores = "0\tmain\tnews\t2012\t17\tnone\tnone\ta\tb\t{}"
+    for dataset, line, texts, label in (
+        ("cola", "gj04\t0\t*\tThey drank the pub.", ("They drank the pub.",), 0),
+        ("sst2", "a smile on your face \t1", ("a smile on your face",), 1),
+        ("mrpc", "1\t702876\t702977\ta\tb", ("a", "b"), 1),
+        ("qqp", "133273\t213221\t213222\ta ?\tb ?\t0", ("a ?", "b ?"), 0),
+        ("mnli", f"{MNLI}\tneutral", ("a", "b"), 1),
+        ("qnli", "0\tWhen ?\tIn 1990 .\tnot_entailment", ("When ?", "In 1990 ."), 1),
+        ("rte", "0\ta\tb\tentailment", ("a", "b"), 0),
+        ("stsb", scores.format("4.250"), ("a", "b"), 4.25),
+    ):
+        assert read(tmp_path, dataset, line) == Examples([texts], [label]), dataset
+    dev = write_table(
+        tmp_path, "mnli", f"{MNLI}\tneutral\tneutral\tentailment\tneutral\tentailment", file="dev_matched"
+    )
+    assert read_table(dev, FILE_LAYOUTS["mnli"]).labels == [2.0]
+
+
+def test_quotes_are_letters_sentences_may_be_empty_and_broken_lines_of_qqp_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = ['0\t"a\tb "c" d\tentailment', "1\t'\t\"\tnot_entailment", '2\t"never closed\t\tentailment']
+    assert read(tmp_path, "rte", *lines).texts == [('"a', 'b "c" d'), ("'", '"'), ('"never closed', "")]
+    found = read(tmp_path, "qqp", "1\t2\t3\ta\tb\t0", "2\t2\t3\tbroken", "3\t2\t3\tc\td\t1", "4")
+    assert found.labels == [0.0, 1.0]
+    assert "skipped 2 lines with missing columns, from line 3" in caplog.text
+
+
 # --- scores ---------------------------------------------------------------------------------------------------------
 
 
@@ -129,43 +166,6 @@ def test_preset_paper_continues_the_pretrainings_network() -> None:
     published = {"batch_size": 16, "max_epochs": 3, "warmup_steps": 37}
     assert published.items() <= after["trainer"].items()
     assert after["task"]["validation_fraction"] == 0.0
-
-
-MNLI = "\t".join(["7", "p", "q", "fiction", "( a )", "( b )", "(X a)", "(X b)", "a", "b", "neutral"])
-
-
-def read(folder: Path, dataset: str, *lines: str) -> Examples:
-    return read_table(write_table(folder, dataset, *lines), FILE_LAYOUTS[dataset])
-
-
-def test_each_layout(tmp_path: Path) -> None:
-    """A line of each data set, as its official file has it."""
-    scores = "0\tmain\tnews\t2012\t17\tnone\tnone\ta\tb\t{}"
-    for dataset, line, texts, label in (
-        ("cola", "gj04\t0\t*\tThey drank the pub.", ("They drank the pub.",), 0),
-        ("sst2", "a smile on your face \t1", ("a smile on your face",), 1),
-        ("mrpc", "1\t702876\t702977\ta\tb", ("a", "b"), 1),
-        ("qqp", "133273\t213221\t213222\ta ?\tb ?\t0", ("a ?", "b ?"), 0),
-        ("mnli", f"{MNLI}\tneutral", ("a", "b"), 1),
-        ("qnli", "0\tWhen ?\tIn 1990 .\tnot_entailment", ("When ?", "In 1990 ."), 1),
-        ("rte", "0\ta\tb\tentailment", ("a", "b"), 0),
-        ("stsb", scores.format("4.250"), ("a", "b"), 4.25),
-    ):
-        assert read(tmp_path, dataset, line) == Examples([texts], [label]), dataset
-    dev = write_table(
-        tmp_path, "mnli", f"{MNLI}\tneutral\tneutral\tentailment\tneutral\tentailment", file="dev_matched"
-    )
-    assert read_table(dev, FILE_LAYOUTS["mnli"]).labels == [2.0]
-
-
-def test_quotes_are_letters_sentences_may_be_empty_and_broken_lines_of_qqp_are_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    lines = ['0\t"a\tb "c" d\tentailment', "1\t'\t\"\tnot_entailment", '2\t"never closed\t\tentailment']
-    assert read(tmp_path, "rte", *lines).texts == [('"a', 'b "c" d'), ("'", '"'), ('"never closed', "")]
-    found = read(tmp_path, "qqp", "1\t2\t3\ta\tb\t0", "2\t2\t3\tbroken", "3\t2\t3\tc\td\t1", "4")
-    assert found.labels == [0.0, 1.0]
-    assert "skipped 2 lines with missing columns, from line 3" in caplog.text
 
 
 # --- from a run of MLM -----------------------------------------------------------------------------------------------

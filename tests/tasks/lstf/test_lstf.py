@@ -171,9 +171,9 @@ class Linear(Backbone):
         self.weights = nn.Parameter(torch.linspace(-0.4, 0.7, PAST))
 
     def forward(self, past: Tensor, past_time: Tensor, known: Tensor, decoder_time: Tensor) -> Tensor:
-        horizon = decoder_time.shape[1] - known.shape[1]
+        ahead = decoder_time.shape[1] - known.shape[1]
         level = torch.einsum("bnc,n->bc", past, self.weights) / PAST
-        clock = past_time[:, :1, :1] + decoder_time[:, -horizon:, 1:2]
+        clock = past_time[:, :1, :1] + decoder_time[:, -ahead:, 1:2]
         return level[:, None] + known[:, :1] + 0.3 * clock
 
 
