@@ -25,18 +25,20 @@ FEWEST_LENGTHS = 3
 """Least number of lengths of one setting in the section, if there are several settings."""
 
 
-def cost_pictures(costs: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], Picture]]:
-    """Yield setting, pattern and phase, and the cost of every attention by length: time before memory."""
+def cost_pictures(costs: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], list[Picture]]]:
+    """Yield setting, pattern and phase, and time and memory of every attention by length."""
     looks = figures.looks(costs["attention"])
     for key, rows in costs.groupby(["setting", "pattern", "phase"], sort=False):
         setting, pattern, phase = map(str, key)
         file = element_id(*filter(None, (pattern, phase, setting)))
         units = ("ms per token", "MiB of state") if phase in DECODING_PHASES else ("ms per call", "MiB")
+        pictures = []
         for (part, resource, column, factor), unit in zip(COST_AXES, units, strict=True):
             curves = rows[["attention", "length"]].assign(value=rows[column] * factor)
             figure = figures.length_figure(curves, title=f"{pattern} {phase}: {resource}", ylabel=unit, looks=looks)
             title = f"Pattern {pattern}, {phase}{setting and f' ({setting})'}: {resource} by length, {unit}"
-            yield (setting, pattern, phase), Picture(figure, title, f"figure2{part}-{file}-{resource}")
+            pictures.append(Picture(figure, title, f"figure2{part}-{file}-{resource}"))
+        yield (setting, pattern, phase), pictures
 
 
 def efficiency_section(costs: pd.DataFrame) -> Section:
@@ -47,11 +49,8 @@ def efficiency_section(costs: pd.DataFrame) -> Section:
     if costs["setting"].nunique() > 1:
         costs = costs[costs.groupby("setting")["length"].transform("nunique") >= FEWEST_LENGTHS]
     lengths = efficiency_length(costs)
-    pictures: dict[tuple[str, ...], list[Picture]] = {}
-    for place, picture in cost_pictures(costs):
-        pictures.setdefault(place, []).append(picture)
     blocks = []
-    for (setting, pattern, phase), shown in pictures.items():
+    for (setting, pattern, phase), shown in cost_pictures(costs):
         rows = lengths[(lengths[["setting", "pattern", "phase"]] == [setting, pattern, phase]).all(axis=1)]
         name = f"{pattern}, {phase}{setting and f' ({setting})'}"
         caption = f"Pattern {name}: efficiency length relative to softmax attention"
@@ -71,8 +70,9 @@ def plot(costs: Iterable[Cost], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     measured = [[getattr(cost, name) for name in CURVE_COLUMNS] for cost in costs if cost.status == "ok"]
     paths = []
-    for _, picture in cost_pictures(pd.DataFrame(measured, columns=CURVE_COLUMNS).assign(setting="")):
-        name = picture.file.partition("-")[2].lower()  # without the number of the figure
-        with figures.style():
-            paths.append(write_figure(picture.figure, folder / f"{name}.png", dpi=200))
+    for _, pictures in cost_pictures(pd.DataFrame(measured, columns=CURVE_COLUMNS).assign(setting="")):
+        for picture in pictures:
+            name = picture.file.partition("-")[2].lower()  # without the number of the figure
+            with figures.style():
+                paths.append(write_figure(picture.figure, folder / f"{name}.png", dpi=200))
     return paths
