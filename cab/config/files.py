@@ -24,6 +24,7 @@ def mistakes_with_files(overrides: Sequence[str], file: Path | None) -> Iterator
         given = {override.lstrip("+").partition("=")[0] for override in overrides}
         for path in [*([file] if file else []), *_chosen_files(overrides)]:
             for key in _keys(path) - given:
+                # The option begins the message, or is in quotes, or is named after the choice of its group.
                 group, _, name = map(re.escape, key.partition("."))
                 if re.search(rf"^{re.escape(key)}: |'{re.escape(key)}'|^{group} .*no option '{name}'", str(error)):
                     raise type(error)(f"{path}: {error}") from error

@@ -57,6 +57,8 @@ class Count:
         lines: paths of the file with the counted lines; the first that exists is used.
         header: number of header lines.
         columns: number of columns of the first line, if checked.
+        expected: the published number.
+        source: source of this number.
     """
 
     field: str

@@ -106,7 +106,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _damage(folder: Path) -> str:
-    """Return what is wrong with an entry of the cache; empty if it is complete."""
+    """Return what is wrong with an entry of the cache; empty if it is complete, which is noted in ``_CHECKED``."""
     try:
         content = json.loads((folder / KEY_FILE).read_text())
         if content.keys() != {"key", "files"}:
