@@ -251,4 +251,4 @@ def test_dropout_changes_outputs_or_is_documented_not_to(name: str) -> None:
             parts = 3 if module.pattern.is_cross else 1
             inputs = [torch.randn(2, 20, WIDTH, dtype=torch.float64) for _ in range(parts)]
             outputs.append(module(*inputs))
-        assert torch.equal(*outputs) == is_unused, pattern
+        assert torch.equal(*outputs) == is_unused, f"{pattern}: the docstring says whether ``dropout`` is not used"

@@ -164,6 +164,23 @@ def test_logits_at_selected_places_are_those_of_all(name: str, pattern: str) -> 
     torch.testing.assert_close(backbone(**inputs, selected=selected, targets=targets), losses)
 
 
+GENERATORS = [name for name in RECORDS if hasattr(BACKBONES.get(name).cls, "prefill")]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", GENERATORS)
+def test_steps_are_the_training_form(name: str) -> None:
+    """A prompt, then token by token: so no output depends on a later token."""
+    backbone, record = small(name), RECORDS[name]
+    *source, ids = (x for key, x in record.inputs().items() if key not in record.hides)
+    logits, state = backbone.prefill(ids[:, :3], backbone.init_state(*source or [len(ids)]))
+    steps = [logits]
+    for token in ids[:, 3:].unbind(1):
+        logits, state = backbone.step(token, state)
+        steps.append(logits)
+    torch.testing.assert_close(torch.stack(steps, dim=1), backbone(*source, ids)[:, 2:])
+
+
 MISTAKES: list[tuple[str, str, Callable[[Tensor], Tensor], str]] = [
     ("gpt2", "tokens", lambda ids: ids.repeat(1, 3), "longer than the 20 learned positions"),
     ("gpt2", "tokens", lambda ids: ids.index_fill(1, torch.tensor([2]), VOCABULARY), "the vocabulary has 0 to 22"),

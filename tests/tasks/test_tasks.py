@@ -15,26 +15,33 @@ import pytest
 import torch
 from torch import Tensor
 
-from cab import UserError
+from cab import Task, UserError
+from cab.backbone_protocols import MaskedLM, RecurrentLM, SequenceToSequence, TokenLM
 from cab.registry.registries import BACKBONES, TASKS
 from cab.runner.evaluation import DeviceBatches
 from tests.helpers.runs.step_gradients import without_draws
 from tests.helpers.tasks.records import DATA, FILES, RECORDS, few_examples, network, ready
 
+
+def protocol(task: str, backbone: str) -> type | None:
+    cls = TASKS.get(task).cls
+    return cls.protocol_of(BACKBONES.get(backbone).cls) if cls.required_protocols else None
+
+
 NETWORKS = [  # the first backbone of each protocol
     (task, name, backbone)
     for task, name in DATA
-    for backbone in {
-        TASKS.get(task).cls.protocol_of(BACKBONES.get(each).cls): each for each in reversed(TASKS.get(task).backbones)
-    }.values()
+    for backbone in {protocol(task, each): each for each in reversed(TASKS.get(task).backbones)}.values()
 ]
+OF_TOKENS = (TokenLM, RecurrentLM, MaskedLM, SequenceToSequence)
 
 
-BOUNDS: dict[str, tuple[float, float]] = {  # of a metric by its unit; of others 0
+BOUNDS: dict[str, tuple[float, float]] = {  # of a metric by its unit
     **dict.fromkeys(("%", "F, percent", "right words, percent"), (0.0, 100.0)),
     **dict.fromkeys(("of examples", "of class 1", "of answers", "all right"), (0.0, 1.0)),
     **dict.fromkeys(("correlation", ""), (-1.0, 1.0)),
     **dict.fromkeys(("per token", "per word", "per masked token"), (1.0, math.inf)),
+    **dict.fromkeys(("standardized", "standardized^2", "x 1000", "dB", "a frame", "positions"), (0.0, math.inf)),
 }
 
 _few = pytest.fixture(few_examples, autouse=True, scope="module")
@@ -186,11 +193,13 @@ def test_scores_are_those_of_the_metrics_whatever_the_batches(
     for values_of in (scores, *baselines.values()):
         assert any(metrics[metric].primary for metric in values_of)
         for metric, value in values_of.items():
-            low, high = BOUNDS.get(metrics[metric].unit, (0.0, math.inf))
+            assert metrics[metric].unit in BOUNDS, "add the bounds of this unit"
+            low, high = BOUNDS[metrics[metric].unit]
             assert low <= value <= high or (math.isnan(value) and not metrics[metric].primary), (metric, value)
     assert scores.keys() == metrics.keys()
     scored.save_plots(net, DeviceBatches(torch.device("cpu"), limit=12), tmp_path)
-    has_plots = task != "probe" and name.split("_")[0] not in ("listops", "text", "retrieval")
+    draws = type(scored).save_plots is not Task.save_plots
+    has_plots = draws and name.split("_")[0] not in ("listops", "text", "retrieval")
     assert any(path.suffix in (".png", ".txt") for path in tmp_path.iterdir()) == has_plots
 
 
@@ -208,6 +217,32 @@ def test_a_degenerate_network_is_scored(task: str, name: str, backbone: str, mad
         scores = degenerate.evaluate(net, batches)
         for metric in degenerate.metrics:
             metric.measured(scores[metric.name])
+
+
+def repeat_inputs(_: Any, inputs: Any, named: dict[str, Any], output: Any) -> Any:
+    """Logits that are certain of the token at their own place: a hook of a network of tokens."""
+    logits, *mems = output if isinstance(output, tuple) else [output]
+    tokens = [x for x in inputs if x is not None and x.dtype == torch.long][-1].flatten()
+    places = named.get("selected")
+    own = tokens if places is None else tokens[places]
+    repeated = 20.0 * torch.nn.functional.one_hot(own, logits.shape[-1]).view_as(logits)
+    return (repeated, *mems) if mems else repeated
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("task", "name", "backbone"), [case for case in NETWORKS if protocol(case[0], case[2]) in OF_TOKENS]
+)
+def test_no_input_is_its_own_answer(task: str, name: str, backbone: str, made: Callable[..., Any]) -> None:
+    """The loss of a network that repeats its inputs is above that of an untrained one."""
+    trained = made(task, name)
+    net = network(task, trained, backbone).eval()
+    losses = []
+    for _ in range(2):
+        torch.manual_seed(2)
+        losses.append(trained.loss(net, trained.training_set.__getitems__([0, 1])).sum().item())
+        net.register_forward_hook(repeat_inputs, with_kwargs=True)
+    assert losses[1] > losses[0]
 
 
 @pytest.mark.parametrize(("task", "name", "backbone"), NETWORKS)

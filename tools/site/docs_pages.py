@@ -70,7 +70,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_context: object) -> str:
     """Adapt links to the site, and replace the summary of the Python interface with all docstrings."""
     for name, copy in COPIES.items():
-        markdown = re.sub(rf"\]\((?:\.\./)?{re.escape(name)}", f"]({copy}", markdown)
+        markdown = re.sub(rf"\]\((?:\.\./)?((?:\.\./)*){re.escape(name)}", rf"](\1{copy}", markdown)
     if page.file.src_uri != str(NOTEBOOK.with_suffix(".md")):
         markdown = markdown.replace(f"{NOTEBOOK.name})", f"{NOTEBOOK.stem}.md)")
     if page.file.src_uri == "reference/attentions.md":

@@ -172,7 +172,7 @@ def test_preset_paper_needs_no_size(plugin):  # noqa: ARG001
 @pytest.mark.parametrize("task", TASKS.names())
 def test_every_backbone_of_a_task_takes_its_calls(task):
     entry = TASKS.get(task)
-    assert entry.cls.required_protocols
+    assert entry.cls.required_protocols, "name a protocol of cab.backbone_protocols in required_protocols"
     for backbone in entry.backbones:
         assert entry.cls.protocol_of(BACKBONES.get(backbone).cls) in entry.cls.required_protocols
 
