@@ -41,7 +41,14 @@ OPTIONS = ("attn_implementation", "max_token_distance")
 TOKEN = 9
 """A token that is not special."""
 
-WINDOWS = ("sliding_window", "attention_window", "attention_window_size", "attention_chunk_size", "sliding_window_size")
+WINDOWS = (
+    "sliding_window",
+    "attention_window",
+    "attention_window_size",
+    "attention_chunk_size",
+    "sliding_window_size",
+    "window_size",
+)
 """Names of the number of tokens in a window."""
 
 
@@ -66,14 +73,21 @@ class HuggingFaceModel(ForeignModule):
         self.embed_dim = embed_dim
         config = self.config(embed_dim, num_heads)
         self.max_token_distance = self.overrides.get("max_token_distance", reach(config))
-        is_part = config.is_encoder_decoder and Pattern.CS in self.patterns
-        if Pattern.CS in self.patterns:
-            config.is_encoder_decoder, config.is_decoder = False, True
         implementation = {name: x for name, x in self.overrides.items() if name == "attn_implementation"}
         auto = importlib.import_module("transformers")
+        is_causal = Pattern.CS in self.patterns
         with without_kernels():
-            model = (auto.AutoModelForCausalLM if is_part else auto.AutoModel).from_config(config, **implementation)
-        self.model = (model.get_decoder() if is_part else model).float()
+            causal = auto.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None) if is_causal else None
+            is_part = is_causal and config.is_encoder_decoder
+            text = config.get_text_config(decoder=True)
+            if causal and type(config) is not type(text) is causal.config_class:
+                config, is_part = text, True  # the type has more parts than text
+            if is_causal:
+                config.is_encoder_decoder, config.is_decoder = False, True
+            build = causal._from_config if causal and is_part else auto.AutoModel.from_config
+            model = build(config, **implementation)
+            part = model.get_decoder() if is_part else model
+        self.model = (part.model if part is model and is_part else part).float()
         names = inspect.signature(self.model.forward).parameters
         self.arguments = frozenset(names)
         self.cache_argument = next((name for name in CACHES if name in names), None)
@@ -111,9 +125,10 @@ class HuggingFaceModel(ForeignModule):
     @torch.no_grad()
     def _draw_weights(self) -> None:
         """Draw matrices with the scale of their input, so that every part of the model affects the output."""
-        embeddings = self.model.get_input_embeddings().weight
+        embeddings = self.model.get_input_embeddings()
+        tables = {*embeddings.parameters()}  # several of some types
         for name, parameter in self.model.named_parameters():
-            if parameter.dim() >= 2 and "A_log" not in name and parameter is not embeddings:
+            if parameter.dim() >= 2 and "A_log" not in name and parameter not in tables:
                 parameter.normal_(std=parameter[0].numel() ** -0.5)
             if "pooler" in name:
                 parameter.requires_grad_(False)  # not part of the last hidden states

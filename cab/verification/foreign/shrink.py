@@ -46,6 +46,9 @@ def tiny_configs(model_type: str, width: int, heads: int) -> Iterator[tuple[str,
     if not default.is_encoder_decoder and default.get_text_config().model_type in MODEL_MAPPING_NAMES:
         default = default.get_text_config()
     fields = default.to_dict()
+    own = vars(default)
+    if fields.get("layer_types") != own.get("layer_types"):  # a dict of released files, which counts an MLP as a layer
+        fields |= {name: own[name] for name in fields if "layer" in name and name in own}
     richer = with_kinds(fields, kinds_in_source(default.model_type))
     for copies, fills in ((1, False), (1, True), (2, False), (2, True)):
         for chosen in (richer, fields) if richer != fields else (fields,):
@@ -150,6 +153,8 @@ class Shrinker:
         numbers = {name: x for name, x in others.items() if all(type(i) is int for i in x)}
         sets = {name: x for name, x in numbers.items() if LAYER_SETS.search(name) and max(x) < count}
         parts = {name: x for name, x in numbers.items() if name not in sets and len(x) > 1 and sum(x) == count}
+        stages = [name for name, x in fields.items() if re.fullmatch(r"n_\w+_layers", name) and type(x) is int]
+        stages = stages if sum(fields[name] for name in stages) == count else []
         words = {name: x for name, x in others.items() if LAYER_PATTERNS.search(name) and isinstance(x[0], str)}
         patterns = {name: list(dict.fromkeys(x)) for name, x in words.items()}
         numbered = {
@@ -160,12 +165,12 @@ class Shrinker:
         chosen = self._chosen(count, [*lists.values()], [*sets.values(), *numbered.values()])
         if fields.get("num_kv_shared_layers") and self.copies == 1:
             chosen *= 2
-        for x in parts.values():
+        for x in (*parts.values(), *filter(None, [stages])):
             chosen = (chosen * len(x))[: len(x)]
         for x in patterns.values():
             chosen = chosen if len(chosen) >= len(x) else [0] * len(x)
         tiny: Fields = {name: [x[i] for i in chosen] for name, x in lists.items()}
-        tiny |= {name: [1] * len(x) for name, x in parts.items()}
+        tiny |= {name: [1] * len(x) for name, x in parts.items()} | dict.fromkeys(stages, 1)
         tiny |= {name: [new for new, i in enumerate(chosen) if i in x] for name, x in sets.items()}
         for name, by_layer in numbered.items():
             digits = len(next(iter(fields[name])))

@@ -14,10 +14,10 @@ TYPES = sorted(
     {*auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES} & {*auto.MODEL_MAPPING_NAMES}
 )
 
-BROKEN_DEFAULTS = {"dbrx", "cohere_compass_text", "funnel", "emu3", "musicgen", "musicgen_melody"}
+BROKEN_DEFAULTS = {"dbrx", "cohere_compass_text", "funnel"}
 """Types that transformers does not build from their own default configuration."""
 
-OPEN = {"blt", "cpmant", "perceiver", "reformer", "prophetnet", "luke", "neomme", "mllama", "phi4_multimodal"}
+OPEN = {"blt", "cpmant", "perceiver", "reformer", "prophetnet", "luke", "neomme", "phi4_multimodal"}
 """Types that are not built, or not small."""
 
 OTHER_KINDS = {"zaya"}
