@@ -37,6 +37,7 @@ class GatedDeltaNet2Attention(KDAAttention):
         self, *, negative_eigenvalues: bool = False, short_convolution: int = 4, **common: Unpack[SizeArguments]
     ) -> None:
         super().__init__(negative_eigenvalues=negative_eigenvalues, short_convolution=short_convolution, **common)
+        # instead of KDA's, which has one strength per head
         self.strength_proj = projection(self.embed_dim, self.num_heads * self.key_width, None)
         self.write_proj = projection(self.embed_dim, self.num_heads * self.value_width, None)
 

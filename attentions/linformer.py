@@ -68,9 +68,14 @@ class LinformerAttention(Attention):
             raise UserError(
                 f"linformer projects at most {self.max_length} keys, got {length}; increase attention.max_length"
             )
-        with torch.autocast(key.device.type, enabled=False):  # sums grow with the length, and so would their rounding
-            key, value = mask_fill(upcast(key), padding.key), mask_fill(upcast(value), padding.key)
-            return {"keys": upcast(self.mix_k[:, :length]) @ key, "values": upcast(self.mix_v[:, :length]) @ value}
+        return {"keys": self.mix(self.mix_k, key, padding), "values": self.mix(self.mix_v, value, padding)}
+
+    def mix(self, weights: Tensor, x: Tensor, padding: PaddingMasks) -> Tensor:
+        """Mix keys or values [B, H, M, E] to [B, H, r, E] by a batched product, as ``@`` would copy and keep them."""
+        with torch.autocast(x.device.type, enabled=False):  # sums grow with the length, and so would their rounding
+            tokens = self.merge_heads(mask_fill(upcast(x), padding.key))
+            shared = upcast(weights[:, : x.shape[2]]).expand(len(x), -1, -1)
+            return self.split_heads(torch.bmm(shared, tokens))
 
     def decode_cross(self, query: Tensor, state: DecodeState, _padding: PaddingMasks) -> Decoded:
         keys, values = state["keys"], state["values"]

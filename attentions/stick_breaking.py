@@ -23,7 +23,7 @@ class StickBreakingAttention(PairwiseAttention):
         assert masked is not None  # the causal order, in its only pattern
         hidden = masked | ((~masked).cumsum(dim=-1) >= count)  # the last visible key is the token's own
         rest = F.logsigmoid(-logits).masked_fill(hidden, 0.0)  # logarithm of the part that a key leaves
-        between = rest.flip(-1).cumsum(dim=-1).flip(-1) - rest
+        between = rest.flip(-1).cumsum(dim=-1).flip(-1) - rest  # of all keys from the next one on: j < l < i
         return (F.logsigmoid(logits) + between).exp().masked_fill(hidden, 0.0)
 
     def reference(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -111,13 +111,13 @@ class FixedSteps(nn.Module):
 
     Args:
         count: number of steps.
-        embedding: step embeddings, added to the state before each step together with the positions (at the first step,
-            whose input already contains the positions, alone).
+        numbers: vectors of the step numbers, added to the state before each step together with the positions (at the
+            first step, whose input already contains the positions, alone).
     """
 
-    def __init__(self, count: int, embedding: LearnedPositions | SinusoidalPositions) -> None:
+    def __init__(self, count: int, numbers: LearnedPositions | SinusoidalPositions) -> None:
         super().__init__()
-        self.count, self.numbers = count, embedding
+        self.count, self.numbers = count, numbers
 
     def forward(self, step: Step, x: Tensor, _padding_mask: Tensor | None, positions: Tensor) -> Tensor:
         """Return the state of ``x`` [B, N, D] after all steps; ``step`` applies the layer at a step index."""
@@ -139,15 +139,15 @@ class HaltingSteps(FixedSteps):
     All steps are computed for all tokens, since running tokens may read halted ones; only the output adapts.
     """
 
-    def __init__(self, count: int, embedding: LearnedPositions | SinusoidalPositions, *, embed_dim: int) -> None:
-        super().__init__(count, embedding)
+    def __init__(self, count: int, numbers: LearnedPositions | SinusoidalPositions, *, embed_dim: int) -> None:
+        super().__init__(count, numbers)
         self.halting = nn.Linear(embed_dim, 1)
         nn.init.constant_(self.halting.bias, HALTING_BIAS)
         self.ponder = Ponder()
 
     def forward(self, step: Step, x: Tensor, padding_mask: Tensor | None, positions: Tensor) -> Tensor:
-        output, spent = torch.zeros_like(x), x.new_zeros(x.shape[:2])
-        count, remainder = torch.zeros_like(spent), torch.zeros_like(spent)
+        output, spent = torch.zeros_like(x), x.new_zeros(x.shape[:2])  # spent: p_1 + p_2 + ... of each token
+        num_steps, remainder = torch.zeros_like(spent), torch.zeros_like(spent)
         runs = torch.ones_like(spent, dtype=torch.bool)
         for index in range(self.count):
             x = torch.where(runs.unsqueeze(-1), step(index, self.embed_step(x, index, positions)), x)
@@ -156,14 +156,14 @@ class HaltingSteps(FixedSteps):
             weight = torch.where(ends, 1 - spent, p * runs)
             output = output + weight.unsqueeze(-1) * x
             remainder = remainder + weight * ends
-            spent, count, runs = spent + weight, count + runs, runs & ~ends
-        self.ponder(count, remainder, padding_mask)
+            spent, num_steps, runs = spent + weight, num_steps + runs, runs & ~ends
+        self.ponder(num_steps, remainder, padding_mask)
         return output
 
 
 class Ponder(TrainableModule):
     """Add the ponder cost to the training loss; forward hooks observe the number of steps per token."""
 
-    def forward(self, count: Tensor, remainder: Tensor, padding_mask: Tensor | None) -> None:
-        """Record steps and remainders of the tokens, [B, N] each."""
-        self.add_loss(PONDER_WEIGHT * (count + remainder), PaddingMasks(query=padding_mask))
+    def forward(self, num_steps: Tensor, remainder: Tensor, padding_mask: Tensor | None) -> None:
+        """Record steps N and remainders R of the tokens, [B, N] each."""
+        self.add_loss(PONDER_WEIGHT * (num_steps + remainder), PaddingMasks(query=padding_mask))

@@ -1,7 +1,7 @@
-"""Functions with hand-written gradients that store only their inputs.
+"""Functions whose gradient is written by hand or recomputed, and which store their inputs and few of their outputs.
 
-Under ``torch.compile`` they are opaque operators. Otherwise they are plain functions, since the first call of an
-operator loads the compiler, which takes as long as importing torch.
+Under ``torch.compile``, those written by hand are opaque operators. Otherwise they are plain functions, since the first
+call of an operator loads the compiler, which takes as long as importing torch.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ def differentiable_operator(
     differentiable = [names.index(argument) for argument in gradients]
     call = torch.library.custom_op(f"cab::{name}", forward, mutates_args=())
     derive = torch.library.custom_op(f"cab::{name}_backward", backward, mutates_args=())
-    num_grads = len(inspect.signature(backward).parameters) - len(names) - len(keeps)
+    num_outputs = len(inspect.signature(backward).parameters) - len(names) - len(keeps)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
-        ctx.constants = [... if isinstance(x, Tensor) else x for x in inputs]
+        ctx.constants = [... if isinstance(x, Tensor) else x for x in inputs]  # `...` is the next saved tensor
         tensors = (x for x in inputs if isinstance(x, Tensor))
         ctx.save_for_backward(*tensors, *(outputs[number] for number in keeps))
 
-    def differentiate(derive: Callable[..., list[Tensor]], ctx: Any, *output_gradients: Tensor) -> tuple[Any, ...]:
+    def differentiate(rule: Callable[..., list[Tensor]], ctx: Any, *output_gradients: Tensor) -> tuple[Any, ...]:
         saved = iter(ctx.saved_tensors)
         inputs = [next(saved) if x is ... else x for x in ctx.constants]
-        results = iter(derive(*output_gradients, *inputs, *saved))
+        results = iter(rule(*output_gradients, *inputs, *saved))
         by_input = {index: next(results) for index in differentiable if inputs[index] is not None}
         return tuple(by_input.get(index) for index in range(len(inputs)))
 
     def gradient_shapes(*arguments: Any) -> list[Tensor]:
-        inputs = arguments[num_grads:]
+        inputs = arguments[num_outputs:]
         return [torch.empty_like(inputs[index]) for index in differentiable if inputs[index] is not None]
 
     call.register_fake(shapes)
@@ -86,7 +86,7 @@ def differentiable_operator(
 
 
 def elementwise_backend(readable: Callable[..., Any], kernel: Callable[..., Any]) -> Backend:
-    """Return the Triton backend whose gradient is that of ``readable``, for numbers of at most float32."""
+    """Return the Triton backend of an elementwise operation: ``kernel`` with the gradient of ``readable``."""
     dtypes = torch.float32, torch.bfloat16, torch.float16
     return Backend("triton", with_gradient_of(readable, kernel), package="triton", dtypes=dtypes, compiles=False)
 

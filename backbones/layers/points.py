@@ -34,7 +34,7 @@ def _by_steps(points: Tensor, chosen: Tensor, distance: Tensor) -> None:
 
     Args:
         points: [B, N, 3], float32.
-        chosen: indices [B, count], of which the first N, but not the first one, are set.
+        chosen: indices [B, count], of which the second to the N-th are set here.
         distance: of each point from the chosen ones, [B, N]; negative if it is never chosen.
     """
     for i in range(1, min(chosen.shape[1], points.shape[1])):
@@ -62,7 +62,7 @@ def _farthest_points(points: Tensor, count: int) -> Tensor:
     skipped = points.square().sum(dim=-1) <= NEAR_ORIGIN
     distance = torch.full((batch_size, num_points), torch.inf, device=points.device).masked_fill_(skipped, -1.0)
     chosen = torch.zeros(batch_size, count, dtype=torch.long, device=points.device)
-    chosen[:, num_points:] = distance.argmax(dim=1, keepdim=True)
+    chosen[:, num_points:] = distance.argmax(dim=1, keepdim=True)  # no candidate remains
     choose(points, chosen, distance)
     return chosen
 

@@ -34,9 +34,9 @@ from cab.verification.relation import Variant, Variants, first, is_computed, rel
 from cab.verification.relations import inputs_untouched
 
 LONGEST_STEPS = 700
-"""Number of tokens in the longest step-by-step run: more than a few cache blocks."""
+"""Number of tokens in the longest step-by-step run with a cache: more than a few of its blocks."""
 CONSTANT_STEPS = 2100
-"""The corresponding number for a state of constant size, whose steps do not become slower."""
+"""Number with a state of constant size, whose steps do not become slower."""
 
 decoding = partial(
     relation,
@@ -72,10 +72,10 @@ def decode_steps(call: Call) -> Variants:
         yield Variant("", call)
 
 
-PLANS = ([16, 1, 1, 1], [1, 7, 2, 1, 23, 1, 1], [33], [64, 65, 1, 129, 1], [290, 1, 1, 1, 1])
+SHORT = ((16, 1, 1, 1), (1, 7, 2, 1, 23, 1, 1), (33,))
+LONG = ((64, 65, 1, 129, 1), (290, 1, 1, 1, 1), (128, 1, 1), (256, 1, 1), (5, 256, 1))
 PAIRS = ((1, 64), (2, 33), (3, 2), (7, 1), (15, 17), (16, 16), (31, 66), (63, 2), (65, 3))
-BLOCKS = ((128, 1, 1), (256, 1, 1), (5, 256, 1))
-"""Numbers of tokens in the chunks of a prompt. Those of pairs are prompts only."""
+"""Numbers of tokens in the chunks that are read; a chunk of one token is a step, but in pairs a prompt."""
 
 
 @decoding(
@@ -93,8 +93,9 @@ BLOCKS = ((128, 1, 1), (256, 1, 1), (5, 256, 1))
 def decode_after_prefill(call: Call) -> Variants:
     """After a prompt, read at once or in chunks of any size, decoding reproduces the parallel forward pass."""
     n = call.setup.length
-    plans = ([n - 1500, 1, 1, 1495, 1, 1, 1],) if n > 1500 else (*PLANS, *BLOCKS, *PAIRS) if n == 300 else PAIRS
-    for chunks in plans[3 * call.setup.opens_gates :]:
+    short = () if call.setup.opens_gates else SHORT
+    plans = ((n - 1500, 1, 1, 1495, 1, 1, 1),) if n > 1500 else (*short, *LONG, *PAIRS) if n == 300 else PAIRS
+    for chunks in plans:
         count = sum(chunks)
         start = call.but(inputs=call.inputs.targets(0, count))
         with torch.no_grad():
@@ -147,20 +148,21 @@ def decode_in_training(call: Call) -> Variants:
         yield Variant("", call, names=is_computed if call.subject.keeps_whole_contract else "outputs".__eq__)
 
 
-kept = partial(relation, compares=False)
-kept(
+relation(
     "decoding",
     "modified arguments of a step",
     entries=(STEPS,),
     setups=(2, 9, Setup(9, batch=3, padding="left")),
+    compares=False,
     name="decode_keeps_state",
     summary="No step modifies the state, the source or the token it receives, so decoding can branch from any state.",
 )(inputs_untouched)
-kept(
+relation(
     "branching",
     "modified arguments of a prefill",
     entries=(ALL_PROMPT, CHUNKS),
     setups=(9, 70, *(Setup(9, batch=3, padding=layout) for layout in ("left", "right"))),
+    compares=False,
     name="prefill_keeps_state",
     summary="No prefill modifies the state, the tokens or the mask that it receives.",
 )(inputs_untouched)

@@ -49,11 +49,11 @@ def compare(manifest: Path, port: Path) -> list[Comparison]:
     return comparisons
 
 
-def _fault(x: np.ndarray, y: np.ndarray, tolerances: Mapping[str, float], row: Mapping[str, Any]) -> str:
-    """Return the error of ``x``, its first place, and an order of the dimensions that would agree; empty if equal."""
-    if x.shape != y.shape:
-        return f"shape {x.shape}, not {y.shape}"
-    tolerance, errors = tolerances.get(str(x.dtype), tolerances["float64"]), _errors(x, y)
+def _fault(found: np.ndarray, expected: np.ndarray, tolerances: Mapping[str, float], row: Mapping[str, Any]) -> str:
+    """Return the largest error, its first place, and an order of the dimensions that would agree; empty if equal."""
+    if found.shape != expected.shape:
+        return f"shape {found.shape}, not {expected.shape}"
+    tolerance, errors = tolerances.get(str(found.dtype), tolerances["float64"]), _errors(found, expected)
     wrong = errors > tolerance
     if not wrong.any():
         return ""
@@ -64,15 +64,19 @@ def _fault(x: np.ndarray, y: np.ndarray, tolerances: Mapping[str, float], row: M
         place = f"at token {token}"
         if "calls" in row:
             place += f", call {int(np.searchsorted(np.cumsum(row['calls']), token, side='right'))}"
-    orders = [order for order in itertools.permutations(range(x.ndim)) if x.transpose(order).shape == y.shape]
-    agreeing = [order for order in orders if _errors(x.transpose(order), y).max(initial=0.0) <= tolerance]
-    order = f"; equal if its dimensions are reordered as {agreeing[0]}" if agreeing else ""
-    return f"error {errors.max():.2g}, first {place} (counted from 0){order}"
+    reordered = {order: found.transpose(order) for order in itertools.permutations(range(found.ndim))}
+    agreeing = [
+        order
+        for order, x in reordered.items()
+        if x.shape == expected.shape and _errors(x, expected).max(initial=0.0) <= tolerance
+    ]
+    hint = f"; equal if its dimensions are reordered as {agreeing[0]}" if agreeing else ""
+    return f"error {errors.max():.2g}, first {place} (counted from 0){hint}"
 
 
-def _errors(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _errors(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Return errors relative to one plus the expected size: zero for equal infinities, and infinite for NaN."""
-    x, y = x.astype(float), y.astype(float)
+    x, y = found.astype(float), expected.astype(float)
     with np.errstate(invalid="ignore"):
         errors = np.where(x == y, 0.0, np.abs(x - y) / (1.0 + np.abs(y)))
     return np.nan_to_num(errors, nan=np.inf)

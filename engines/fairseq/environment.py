@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from cab import UserError
 
@@ -23,7 +22,8 @@ def python(code: str, *arguments: str) -> str:
     command = [str(HOME / "bin" / "python"), "-P", "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError(f"fairseq's environment: {_last_line(done.stderr)}")
+        last = next(filter(None, map(str.strip, reversed(done.stderr.splitlines()))), "no output")
+        raise UserError(f"fairseq's environment: {last}")
     return done.stdout
 
 
@@ -40,9 +40,9 @@ def versions() -> dict[str, str]:
 def run(program: str, arguments: Sequence[str], *, log: Path, watch: Callable[[str], None] | None = None) -> int:
     """Run a program of the environment and return its peak resident memory in bytes; append its output to ``log``.
 
-    ``watch`` gets each line of output. RuntimeError with the program's last line if it fails.
+    ``watch`` gets each line of output. Raise RuntimeError with the program's last line if it fails.
     """
-    lines: list[str] = []
+    last = "no output"
     command = [str(HOME / "bin" / program), *arguments]
     # torchrun's processes meet at a store of its agent; those of fairseq at one of their own
     env = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
@@ -57,7 +57,7 @@ def run(program: str, arguments: Sequence[str], *, log: Path, watch: Callable[[s
             for line in process.stdout:
                 file.write(line)
                 file.flush()
-                lines = [*lines[-50:], line]
+                last = line.strip() or last
                 if watch is not None:
                     watch(line)
             _, status, usage = os.wait4(process.pid, 0)
@@ -66,7 +66,7 @@ def run(program: str, arguments: Sequence[str], *, log: Path, watch: Callable[[s
             if process.returncode is None:
                 process.terminate()
     if process.returncode:
-        raise RuntimeError(f"{program} failed ({process.returncode}): {_last_line(''.join(lines))}; see {log}")
+        raise RuntimeError(f"{program} failed ({process.returncode}): {last}; see {log}")
     return usage.ru_maxrss * 1024
 
 
@@ -74,8 +74,3 @@ def _die_with_parent() -> None:
     """Terminate the child with its parent, so that no unseen training writes to a folder that the next run uses."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-
-
-def _last_line(text: str) -> str:
-    lines: list[Any] = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no output"

@@ -74,11 +74,11 @@ def fairseq_weights(backbone: Backbone) -> dict[str, Tensor]:
     """Return the backbone's weights with fairseq's names."""
     weights = rename(backbone.state_dict(), WEIGHT_NAMES)
     tables = {name: weights[table] for name, table in TIED.items() if table in weights and name not in weights}
-    for name in [name for name in weights if name.endswith("embed_tokens.weight")]:
-        tables[name.replace("embed_tokens.weight", "version")] = torch.tensor([3.0])
-    for name in [name for name in weights if name.endswith("embed_positions.weight")]:
-        if not isinstance(backbone, RoBERTa):  # whose table has these rows
-            tables[name] = F.pad(weights[name], (0, 0, OFFSET, 0))
+    for name, table in weights.items():
+        if name.endswith("embed_tokens.weight"):
+            tables[name.replace("embed_tokens.weight", "version")] = torch.tensor([3.0])  # a buffer of fairseq's stacks
+        if name.endswith("embed_positions.weight") and not isinstance(backbone, RoBERTa):  # whose table has these rows
+            tables[name] = F.pad(table, (0, 0, OFFSET, 0))
     if isinstance(backbone, Transformer):
         tables["decoder.embed_tokens.weight"] = exchange_first_tokens(weights["decoder.embed_tokens.weight"])
     return weights | tables
@@ -88,8 +88,9 @@ def load_weights(backbone: Backbone, weights: Mapping[str, Tensor]) -> None:
     """Load weights with fairseq's names into the backbone."""
     ours = backbone.state_dict()
     loaded = {name: weights[theirs] for name, theirs in zip(ours, rename(ours, WEIGHT_NAMES), strict=True)}
-    for name in [name for name in ours if name.endswith("positions.table.weight")]:
-        loaded[name] = loaded[name][-len(ours[name]) :]  # without fairseq's unused rows
+    for name, table in ours.items():
+        if name.endswith("positions.table.weight"):
+            loaded[name] = loaded[name][-len(table) :]  # without fairseq's unused rows
     if isinstance(backbone, Transformer):
         name = "decoder_embedding.tokens.weight"
         loaded[name] = exchange_first_tokens(loaded[name])

@@ -29,7 +29,6 @@ from engines.torch.checkpoints import (
     Checkpoints,
     Entry,
     LossMean,
-    RecurrentMemory,
     TrainingState,
     averaged_steps,
     checkpoint_files,
@@ -37,6 +36,7 @@ from engines.torch.checkpoints import (
 from engines.torch.loggers import Loggers
 from engines.torch.optimizer import clip_gradients, make_scheduler, whole, whole_state_dict
 from engines.torch.parallel import Distributed, SingleProcess
+from engines.torch.recurrent_memory import RecurrentMemory
 from engines.torch.speed import Speed
 
 log = logging.getLogger(__name__)

@@ -165,7 +165,7 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
             return super().forward(x)
         axes = [axis for axis in range(x.ndim) if axis != 1]
         wide = x.double()  # the variance is a difference of large numbers away from 0
-        count = torch.full_like(wide[0, :, ...].flatten()[:1], x.numel() / x.shape[1])
+        count = wide.new_tensor([x.numel() / x.shape[1]])
         if padding_mask is not None:
             wide, count = wide.masked_fill(padding_mask.unsqueeze(1), 0.0), (~padding_mask).sum().double().view(1)
         sums = torch.cat([count, wide.sum(dim=axes), wide.square().sum(dim=axes)])

@@ -11,7 +11,6 @@ from attentions.kernels.layers import BLOCK, depthwise_conv
 from cab import UserError
 from cab.training import after_optimizer_step
 from tests.helpers.attentions import agreement
-from tests.helpers.attentions.agreement import make
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def test_blocks_across_chunks(options: dict[str, int], monkeypatch: pytest.Monke
 
 
 def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count() -> None:
-    module = make("synthesizer", "CS", variant="random", max_length=4).eval()
+    module = agreement.make("synthesizer", "CS", variant="random", max_length=4).eval()
     x = torch.randn(1, 1, 24, dtype=torch.float64)
     state = module.init_state(1, dtype=torch.float64)
     for _ in range(3):

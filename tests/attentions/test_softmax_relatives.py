@@ -31,7 +31,7 @@ def test_a_window_bounds_the_cache() -> None:
         for token in torch.randn(200, 2, 24).double():
             state = module.step(token, state)[1]
             sizes.append(state["key"].shape[2] + state["recent_key"].shape[2])
-    assert max(sizes[64:]) <= 4 + 9 + 64  # the recent tokens
+    assert max(sizes[64:]) <= 4 + 9 + 64  # first tokens, window, recent tokens
 
 
 def test_slopes_and_rotations_are_the_published() -> None:
@@ -69,7 +69,7 @@ def test_heads_of_nsa_share_keys_as_published(heads: int, groups: int) -> None:
     ("width", "heads", "rank", "rotary"),
     [(32, 4, 8, 4), (512, 8, 128, 32), (768, 12, 192, 32)],
 )
-def test_latent_state_is_that_of_one_short_vector_a_token(width: int, heads: int, rank: int, rotary: int) -> None:
+def test_latent_state_has_one_short_vector_per_token(width: int, heads: int, rank: int, rotary: int) -> None:
     """Four head widths, at most a quarter of the width."""
     module = build_attention("mla", pattern="CS", embed_dim=width, num_heads=heads)
     assert isinstance(module, LatentKeyValueAttention)

@@ -1,4 +1,4 @@
-"""Records as they were when the modules of `cab` were part of the attention, and its code their digest as well."""
+"""Earlier records, in which the modules of `cab` were part of the attention and of the digest that is its code."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def as_before(path: Path, cls: type) -> str:
     content = json.loads(path.read_text())
     modules = modules_of([cls, *(base.__module__ for base in cls.__mro__ if is_of_cab(base.__module__))])
     project = {name: digest for name, digest in content["program"]["project"].items() if name not in modules}
+    # where code has moved since: the module that had it, with its digest of then
     moved = {name: before for name, (before, new, after) in MOVED.items() if project.get(new) == after}
     since = {new for _, new, _ in MOVED.values()}
     project = {name: digest for name, digest in project.items() if name not in since} | moved

@@ -21,16 +21,17 @@ Fields = dict[str, Any]
 RULES: dict[str, int | str] = yaml.safe_load(Path(__file__).with_name("shrink.yaml").read_text(encoding="utf-8"))
 """Sizes by a pattern of the name of a configuration field."""
 
+# Names of fields:
 LAYERS = re.compile(r"(num_|n_|num_hidden_|num_decoder_|num_encoder_|encoder_|decoder_)(layers?|blocks)")
 HEADS = re.compile(r"num_attention_heads|n_heads?|num_heads|decoder_attention_heads")
-LAYER_SETS = re.compile(r"idxs?$|indices|layer_ids|_layers$")
-LAYER_PATTERNS = re.compile(r"block_types?$|layer_types|_pattern$|attn_layers$")
+LAYER_SETS = re.compile(r"idxs?$|indices|layer_ids|_layers$")  # numbers of the layers of a kind
+LAYER_PATTERNS = re.compile(r"block_types?$|layer_types|_pattern$|attn_layers$")  # words that are repeated
 DROPOUT = re.compile(r"dropout|drop_?rate|pdrop|layerdrop|jitter")
-PARTS = re.compile(r"config$|encoder$|decoder$")
-UNSET = re.compile(r"head|top_?k|size|dim|rank|experts|budget|ratio|index|multiplier_")
-OPTIONAL = re.compile(r"window|chunk|quant|dtype|pruned|mtp|pad|special|indices")
-FAST_PATHS = re.compile(r"use_(mambapy|mamba_kernels|mem_eff_path)|axial_pos_embds")
-SAME = re.compile(r"model_type|transformers_version|chunk_size_(feed_forward|lm_head)|.*label.*")
+PARTS = re.compile(r"config$|encoder$|decoder$")  # configurations inside a configuration
+UNSET = re.compile(r"head|top_?k|size|dim|rank|experts|budget|ratio|index|multiplier_")  # None is replaced with 4 ...
+OPTIONAL = re.compile(r"window|chunk|quant|dtype|pruned|mtp|pad|special|indices")  # ... unless it switches a part off
+FAST_PATHS = re.compile(r"use_(mambapy|mamba_kernels|mem_eff_path)|axial_pos_embds")  # become False
+SAME = re.compile(r"model_type|transformers_version|chunk_size_(feed_forward|lm_head)|.*label.*")  # never change
 
 
 def tiny_configs(model_type: str, width: int, heads: int) -> Iterator[tuple[str, Fields]]:
@@ -97,6 +98,16 @@ class Shrinker:
     copies: int
     fills: bool
 
+    @property
+    def head(self) -> int:
+        """Width of a head."""
+        return max(2, self.width // self.heads)
+
+    @property
+    def half_head(self) -> int:
+        """About half the width of a head, an even number."""
+        return max(2, self.head // 4 * 2)
+
     def shrunk(self, fields: Fields) -> Fields:
         """Return the fields that change."""
         default_heads = next((x for name, x in fields.items() if HEADS.fullmatch(name) and type(x) is int), 8)
@@ -104,7 +115,8 @@ class Shrinker:
         for name, value in (fields | tiny).items():
             is_settled = SAME.fullmatch(name) or (name in tiny and type(value) is int)
             new = None if is_settled else self._field(name, value, default_heads)
-            tiny |= {} if new is None else {name: new}
+            if new is not None:
+                tiny[name] = new
         return tiny | self._related(fields, tiny, count)
 
     def _field(self, name: str, value: Any, default_heads: int) -> Any:
@@ -137,10 +149,9 @@ class Shrinker:
             return rule
         if rule.startswith("<="):
             return min(value, int(rule[2:]))
-        head = max(2, self.width // self.heads)
         groups = self.heads if value >= default_heads else 2 - self.heads % 2
         sizes = {"width": self.width, "inner": 2 * self.width, "heads": self.heads, "inner_heads": 2 * self.heads}
-        sizes |= {"head": head, "half_head": max(2, head // 4 * 2), "groups": min(value, groups)}
+        sizes |= {"head": self.head, "half_head": self.half_head, "groups": min(value, groups)}
         sizes |= {"kernel": min(value, 4 - value % 2), "token": value % 8, "same": value}
         return (sizes | {"small": value if value < 64 else 8})[rule]
 
@@ -148,9 +159,10 @@ class Shrinker:
         """Return the fields that describe single layers, for one layer or more of each kind, and their number."""
         count, sequences = layer_count(fields), {name: x for name, x in fields.items() if isinstance(x, list) and x}
         plain = {name: x for name, x in sequences.items() if not isinstance(x[0], list | dict)}
-        lists = {name: x for name, x in plain.items() if len(x) == count > 1}
+        lists = {name: x for name, x in plain.items() if len(x) == count > 1}  # one value per layer
         others = {name: x for name, x in plain.items() if name not in lists}
         numbers = {name: x for name, x in others.items() if all(type(i) is int for i in x)}
+        # sets: numbers of the layers of a kind; parts: layers per stage; patterns: kinds that take turns
         sets = {name: x for name, x in numbers.items() if LAYER_SETS.search(name) and max(x) < count}
         parts = {name: x for name, x in numbers.items() if name not in sets and len(x) > 1 and sum(x) == count}
         stages = [name for name, x in fields.items() if re.fullmatch(r"n_\w+_layers", name) and type(x) is int]
@@ -193,7 +205,6 @@ class Shrinker:
 
     def _related(self, fields: Fields, tiny: Fields, count: int) -> Fields:
         """Return the fields whose value depends on other fields."""
-        head, half = max(2, self.width // self.heads), max(2, self.width // self.heads // 4 * 2)
         hidden = next((x for name in ("hidden_size", "d_model", "n_embd") if (x := fields.get(name))), -1)
         more: Fields = {
             name: 2 * self.width
@@ -201,22 +212,24 @@ class Shrinker:
             if type(x) is int and x == 2 * hidden and tiny.get(name) == self.width
         }
         if fields.get("attention_head_dim") == 2 * hidden // (fields.get("num_attention_heads") or 1):
-            more["attention_head_dim"] = 2 * head
+            more["attention_head_dim"] = 2 * self.head
         if fields.get("head_dim") and fields["head_dim"] == fields.get("qk_rope_head_dim"):
-            more["head_dim"] = half
+            more["head_dim"] = self.half_head
         if fields.get("num_kv_shared_layers"):
             more["num_kv_shared_layers"] = count // 2 if count > 3 else 0
         if fields.get("languages"):
             more["default_language"] = fields["languages"][0]
         if fields.get("use_sliding_window") is False:
             more |= {"use_sliding_window": True, "sliding_window": self._size("sliding_window", 8, 1)}
-        more |= {name: 2 * half for name in ("qk_head_dim",) if name in fields}
-        more |= {name: half for name in ("rotary_dim",) if fields.get(name)}
-        rotated = tiny.get("qk_rope_head_dim") or (tiny | more).get("head_dim") or head
+        if "qk_head_dim" in fields:
+            more["qk_head_dim"] = 2 * self.half_head
+        if fields.get("rotary_dim"):
+            more["rotary_dim"] = self.half_head
+        rotated = tiny.get("qk_rope_head_dim") or (tiny | more).get("head_dim") or self.head
         rotations = (name for name in ("rope_parameters", "rope_scaling") if isinstance(fields.get(name), dict))
         more |= {name: rotary(fields[name], rotated) for name in rotations}
         if type(share := fields.get("partial_rotary_factor")) is float:
-            more["partial_rotary_factor"] = max(share, 4 / head)
+            more["partial_rotary_factor"] = max(share, 4 / self.head)
         return more
 
 

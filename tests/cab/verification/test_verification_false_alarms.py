@@ -55,6 +55,21 @@ class Frozen(sound.PlainAverage):
         self.table = nn.Parameter(torch.zeros(3, 3), requires_grad=False)
 
 
+class Experts(sound.PlainAverage):
+    """Adds to each token what its best expert says, in float32 alone: a small change may choose another expert."""
+
+    def __init__(self, pattern, embed_dim):
+        super().__init__(pattern, embed_dim)
+        self.router = nn.Linear(embed_dim, 32)
+        self.experts = nn.Parameter(torch.randn(32, embed_dim))
+
+    def forward(self, query, **call):
+        if query.dtype is torch.float64:
+            raise TypeError("experts compute in float32")
+        score, chosen = self.router(query).softmax(-1).max(-1)
+        return super().forward(query, **call) + 32.0 * score.unsqueeze(-1) * self.experts[chosen]
+
+
 STACK = [
     "lookahead_gradient",
     "padded_left",
@@ -74,6 +89,7 @@ SOUND = {
     "own decoding in CS alone": (variant(sound_learning.Gated, encode_source=None), "CC", ["step_growth"]),
     "parts of a stack": (ATTENTIONS.get("gla,vanilla").cls, "CS", STACK),
     "parts side by side": (ATTENTIONS.get("local+linear").cls, "NS", STACK),
+    "choice of experts": (Experts, "CS", ["gradient_is_derivative", "model_sizes_gradient"]),
     "frozen parameter": (Frozen, "NS", ["gradient_is_derivative", "parameters_learn"]),
     "kind of checkpoint that only allows backward": (
         variant(
@@ -144,3 +160,12 @@ def test_dropout_of_a_whole_layer_is_not_that_of_weights():
         return nn.TransformerEncoderLayer(embed_dim, num_heads, 2 * embed_dim, dropout, batch_first=True)
 
     assert [result.check for result in passes(layer, "NS", ["dropout"])] == ["dropout_differs"]
+
+
+def test_a_wrong_gradient_of_experts_fails():
+    class Detached(Experts):
+        def forward(self, query, **call):
+            return super().forward(0.5 * (query + query.detach()), **call)
+
+    results = verify_attention(adapter_of(Detached, "module"), "CS", checks=SOUND["choice of experts"][2], quick=True)
+    assert [result.passed for result in results] == [False, False]

@@ -13,9 +13,9 @@ from cab.config.compose import compose
 from cab.runner.cell import Cell
 from cab.runner.processes import Processes
 from engines.torch import check, checkpoints
-from engines.torch.checkpoints import RecurrentMemory
 from engines.torch.loop import make_order
 from engines.torch.parallel import SingleProcess
+from engines.torch.recurrent_memory import RecurrentMemory
 from tasks.lm.recurrent import RecurrentLMTask
 from tests.helpers.runs.troubled import trained
 from tests.helpers.tasks.layouts import write_books

@@ -53,11 +53,12 @@ def assert_forms_agree(module: Attention, targets: int, keys: int, masked: bool 
     """Fast form against the readable one, output and every gradient."""
     inputs, masks = draw(module, targets, keys)
     results = []
-    for module.use_reference in (False, True):
+    for is_reference in (False, True):
+        module.use_reference = is_reference
         output = module(*inputs, **(masks if masked else {}))
-        inner = torch.linspace(-1.0, 1.0, output.numel(), dtype=output.dtype).view_as(output).cos()
+        direction = torch.linspace(-1.0, 1.0, output.numel(), dtype=output.dtype).view_as(output).cos()
         wanted = [*inputs, *module.parameters()]
-        results.append([output, *torch.autograd.grad(output, wanted, inner, materialize_grads=True)])
+        results.append([output, *torch.autograd.grad(output, wanted, direction, materialize_grads=True)])
     module.use_reference = False
     for fast, readable in zip(*results, strict=True):
         assert fast.isfinite().all()
@@ -68,21 +69,19 @@ def assert_padding_is_nothing(module: Attention, targets: int, keys: int) -> Non
     """NaN in the padding reaches nothing, and a row with padding gives what it gives alone."""
     inputs, masks = draw(module, targets, keys)
     clean = module(*inputs, **masks)
-    where = [masks["query_padding_mask"], *[masks.get("key_padding_mask")] * 2]
+    where = [*masks.values(), *[*masks.values()][1:]]  # of the query; in cross patterns also of key and value
     poisoned = [
         x.detach().masked_fill(mask.unsqueeze(-1), float("nan")).requires_grad_()
-        for x, mask in zip(inputs, where, strict=False)
-        if mask is not None
+        for x, mask in zip(inputs, where, strict=True)
     ]
     output = module(*poisoned, **masks)
     torch.testing.assert_close(output, clean)
     gradients = torch.autograd.grad(output.square().sum(), [*poisoned, *module.parameters()], materialize_grads=True)
     assert all(gradient.isfinite().all() for gradient in gradients)
-    for gradient, mask in zip(gradients, where, strict=False):
-        if mask is not None:
-            assert not gradient[mask].any()
+    for gradient, mask in zip(gradients, where, strict=False):  # without those of parameters
+        assert not gradient[mask].any()
     for row in range(len(clean)):
-        real = [x[row : row + 1, ~mask[row]] for x, mask in zip(inputs, where, strict=False) if mask is not None]
+        real = [x[row : row + 1, ~mask[row]] for x, mask in zip(inputs, where, strict=True)]
         assert not output[row, where[0][row]].any()
         if all(x.shape[1] for x in real):
             torch.testing.assert_close(output[row : row + 1, ~where[0][row]], module(*real))

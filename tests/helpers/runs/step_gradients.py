@@ -18,9 +18,9 @@ from cab.runner.batches import Shares, StepBatches
 from cab.runner.cell import Cell
 from cab.runner.engine import make_initial_backbone
 from cab.runner.processes import Processes, find_processes
-from engines.torch.checkpoints import RecurrentMemory
 from engines.torch.loop import Objective, micro_batches
 from engines.torch.parallel import Distributed, SingleProcess
+from engines.torch.recurrent_memory import RecurrentMemory
 from tasks.tts.data import Utterance
 
 SIZE = 6
