@@ -141,7 +141,7 @@ def test_a_layer_without_scores_has_dashes_and_the_loss_no_norm(
     assert main(["paper", "gradients", *SMOKE, "--steps", "2", "--out", str(tmp_path)]) == 0
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert shown[1:4] == [["layer", *columns], ["first", *"--------"], ["second", *(f"1.00e+0{i}" for i in range(8))]]
-    assert shown[-2:] == [["all", "0.500"], ["second", "0.000"]]
+    assert shown[-3:] == [["parameters", "SD", "/", "mean"], ["all", "0.500"], ["second", "0.000"]]
     assert [row["attention"] for row in rows(tmp_path / "norms.csv")] == ["linear", "linear"]
 
 
