@@ -12,7 +12,8 @@ from tests.helpers.documents import ROOT
 
 PROGRAMS = sorted((ROOT / "tools" / "verification" / "finds").glob("*.py"))
 EXCEPTIONS = {
-    "default_rotation": "'full_attention'",
+    "autocast_adapters": "Index put requires the source and destination dtypes match",
+    "default_configuration": "'DbrxAttentionConfig' object has no attribute",
     "layers_of_cache": "list index out of range",
     "strided_states": "view size is not compatible",
 }

@@ -207,7 +207,7 @@ def other_checks() -> str:
     lines = ["| Failed checks | Model types | Cause |", "| --- | --- | --- |"]
     for row in read_csv(FINDS / "other.csv"):
         checks, types = (", ".join(f"`{name}`" for name in row[column].split()) for column in ("checks", "types"))
-        lines.append(f"| {checks} | {types} | {row['cause']} |")
+        lines.append(f"| {checks or 'does not build'} | {types} | {row['cause']} |")
     return "\n".join(lines)
 
 

@@ -1,7 +1,8 @@
-"""DeepSeek-V4: padding on the left enters the compressed keys.
+"""DeepSeek-V4, MiniMax-M3: padding on the left enters the blocks of keys.
 
 The compressor pools blocks of consecutive tokens before the mask is applied. Known and open:
-huggingface/transformers#45938. Found by `padded_left`.
+huggingface/transformers#45938. The indexer of MiniMax-M3 also counts padding in its blocks, which a comment in the
+source states. Found by `padded_left`.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""LFM2, Mamba, Qwen3.5: padding at the end of a prompt enters the state.
+"""LFM2, Mamba, Mamba-2, Granite hybrid, Kimi Linear, Qwen3.5: padding at the end of a prompt enters the state.
 
 The cached state of a convolution is taken from the last positions of the padded prompt, and a decay continues over
 the padding. Tokens that follow a prompt padded on the right are wrong. Known: huggingface/transformers#48256, which

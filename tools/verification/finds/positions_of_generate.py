@@ -1,4 +1,4 @@
-"""RoBERTa, XLM-RoBERTa, CamemBERT, Data2Vec text: `generate` counts positions from 0.
+"""RoBERTa, XLM-RoBERTa, CamemBERT, X-MOD, Data2Vec text: `generate` counts positions from 0.
 
 A forward pass counts from `padding_idx + 1`, but `generate` passes `position_ids` that start at 0. Generated tokens
 follow wrong position embeddings. In the same types, cached calls with `inputs_embeds` restart the positions in every
