@@ -8,7 +8,7 @@ the layers. `DbrxAttention` reads `rope_theta`, which `DbrxAttentionConfig` lack
 from transformers import AutoConfig, AutoModel
 
 sizes = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 4}
-types = {"cohere_compass_text": {**sizes, "num_key_value_heads": 2}, "dbrx": {"d_model": 32, "n_heads": 4, "n_layers": 1}}
+types = {"cohere_compass_text": {**sizes, "num_key_value_heads": 2}, "dbrx": {"d_model": 32, "n_layers": 1}}
 for name, fields in types.items():
     try:
         AutoModel.from_config(AutoConfig.for_model(name, **fields))

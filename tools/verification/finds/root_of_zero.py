@@ -1,8 +1,8 @@
 """Gemma 3n: the gradient of a token of zeros is NaN.
 
-The magnitude of the embeddings is computed as `torch.mean(x**2) ** 0.5`, whose derivative at 0 is infinite. Gradients of
-`inputs_embeds` are NaN for tokens of zeros, as of padding. The program prints their number. No thread found. Found by
-`zero_tokens`.
+The magnitude of the embeddings is `torch.mean(x**2) ** 0.5`, whose derivative at 0 is infinite. Gradients of
+`inputs_embeds` are NaN for tokens of zeros, such as padding. The program prints their number. No thread found. Found
+by `zero_tokens`.
 """
 
 import torch
