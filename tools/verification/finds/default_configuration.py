@@ -2,7 +2,7 @@
 
 Cohere Compass stores an empty dict as `rope_parameters`, and the rotary embedding raises a `KeyError` for the type of
 the layers. `DbrxAttention` reads `rope_theta`, which `DbrxAttentionConfig` lacks; the example in the documentation of
-`DbrxConfig` fails. `Emu3Model` needs a `vocabulary_map`, which is None. No thread found.
+`DbrxConfig` fails. `Emu3Model` needs a `vocabulary_map`, which has no default. No thread found.
 """
 
 from transformers import AutoConfig, AutoModel
