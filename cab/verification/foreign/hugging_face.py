@@ -128,7 +128,8 @@ class HuggingFaceModel(ForeignModule):
         embeddings = self.model.get_input_embeddings()
         tables = {*embeddings.parameters()}  # several of some types
         for name, parameter in self.model.named_parameters():
-            if parameter.dim() >= 2 and "A_log" not in name and parameter not in tables:
+            is_drawn = parameter.requires_grad and parameter not in tables and "A_log" not in name
+            if is_drawn and parameter.dim() >= 2:
                 parameter.normal_(std=parameter[0].numel() ** -0.5)
             if "pooler" in name:
                 parameter.requires_grad_(False)  # not part of the last hidden states
