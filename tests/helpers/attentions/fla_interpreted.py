@@ -22,6 +22,8 @@ from cab.verification.suite import subject_of
 from tests.helpers.attentions.interpreter import interpret_fla, run_on_a_cpu
 
 HEADS, KEYS, VALUES = 2, 18, 20
+LIMITS = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+"""Errors relative to the norm, by the type of queries, keys and values."""
 NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
 LONG = [
     pytest.param(name, "CS", marks=NIGHTLY)
@@ -84,6 +86,7 @@ def results(form: Callable[..., tuple[Tensor, Tensor]], given: dict[str, Tensor 
         (recurrence, "endless", 70, torch.float32),
         (recurrence, "features", 70, torch.float32),
         (delta_rules.delta_rule, "gated", 70, torch.float32),
+        (delta_rules.delta_rule, "gated", 70, torch.bfloat16),
         (delta_rules.delta_rule, "plain", 70, torch.float16),  # refuses float32, as does delta_product
         (delta_rules.rwkv7, "generalized", 37, torch.float32),
         (delta_rules.kda, "kda", 70, torch.float32),
@@ -108,7 +111,7 @@ def test_an_operation(
     expected = results(operation.reference, {name: None if x is None else x.double() for name, x in given.items()})
     for got, wanted in zip(found, expected, strict=True):
         assert got.dtype is torch.float32
-        assert (got - wanted).norm() <= (1e-4 if factors is torch.float32 else 1e-2) * wanted.norm()
+        assert (got - wanted).norm() <= LIMITS[factors] * wanted.norm()
 
 
 @pytest.mark.slow

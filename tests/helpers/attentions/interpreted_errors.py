@@ -40,7 +40,7 @@ def main() -> None:
             run_on_a_cpu("fla", patch)
             for found in agreements(subject, (width,), (length,)):
                 own, ratio = found.limit / MARGIN, found.error * MARGIN / found.limit
-                values = f"{found.error:.2e}", f"{own:.2e}", f"{ratio:.2f}", found.where.partition(",")[0]
+                values = f"{found.error:.2e}", f"{own:.2e}", f"{ratio:.3g}", found.where.partition(",")[0]
                 row = (name, SUBJECTS[name], found.operation, width, length, *values)
                 rows.append(dict(zip(COLUMNS, row, strict=True)))
             write_table(TABLE, rows)

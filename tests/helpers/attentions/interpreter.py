@@ -36,7 +36,7 @@ def interpret_fla(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run flash-linear-attention where TRITON_INTERPRET=1 was set before Triton was loaded.
 
     The interpreter times no settings, its loops count in Python's numbers, it has no bare gather, and it stores
-    bfloat16 as integers.
+    bfloat16 as integers, which a sum would add.
     """
     import fla.modules
     import fla.ops.comba
@@ -75,6 +75,15 @@ def interpret_fla(monkeypatch: pytest.MonkeyPatch) -> None:
         return interpreter.TensorHandle(_rounded(np.array([value], dtype=np.float32)), tl.bfloat16)
 
     monkeypatch.setattr(interpreter.InterpreterBuilder, "get_bf16", get_bf16, raising=False)
+    add_up = interpreter.ReduceOps.sum
+
+    def sum_up(self: Any, given: Any) -> Any:
+        if given.dtype != tl.bfloat16:
+            return add_up(self, given)
+        total = np.sum(_widened(given.handle.data), axis=self.axis, keepdims=self.keep_dims)
+        return self.to_tensor(_rounded(total).reshape(np.shape(total)), tl.bfloat16)
+
+    monkeypatch.setattr(interpreter.ReduceOps, "sum", sum_up)
     for name in ("binary_op", "unary_op", "create_dot", "create_fma"):
         method = getattr(interpreter.InterpreterBuilder, name)
         monkeypatch.setattr(interpreter.InterpreterBuilder, name, _in_float32(method))
