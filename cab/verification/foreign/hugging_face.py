@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice, product
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
@@ -205,8 +205,10 @@ class HuggingFaceModel(ForeignModule):
         from transformers import Cache, DynamicCache
 
         own = [x for name, x in names if name.endswith("Cache") and getattr(x, "__module__", "") == module]
+        argument = inspect.signature(self.model.forward).parameters.get(self.cache_argument or "")
+        named = get_args(argument.annotation) if argument else ()
         # A class in the module can be the cache of a layer.
-        caches = [x for x in own if self.cache_argument in STATES or issubclass(x, Cache)]
+        caches = [x for x in own if self.cache_argument in STATES or issubclass(x, Cache) or x in named]
         if not caches and self.cache_argument in (None, *STATES):
             return None
         cls = caches[0] if caches else DynamicCache
