@@ -16,6 +16,7 @@ import pytest
 
 from cab.config.compose import check_overrides
 from cab.efficiency.cost import COST_COLUMNS
+from cab.files.text_table import read_csv
 from tests.helpers.documents import ROOT, commands_of, committed, run
 from tools.site import docs_pages
 
@@ -48,6 +49,15 @@ def test_it_builds_and_needs_no_network(site: Path) -> None:
         assert not re.search(r'<link[^>]*rel="?(?:stylesheet|preload|preconnect)"?[^>]*href="?(?:https?:)?//', html)
         assert "--8&lt;--" not in html
     assert 'src="data:image/png' in (site / "tutorials/first-hour.html").read_text()
+
+
+def test_every_failed_check_of_a_model_type_has_a_cause() -> None:
+    rows = [row for row in read_csv(ROOT / "results" / "model_types.csv") if row["result"] != "holds"]
+    failed = [(row, check) for row in rows for check in row["failed"].split() or [""]]
+    found = {(row["type"], check): docs_pages.causes(row, check) for row, check in failed}
+    assert [pair for pair, causes in found.items() if not causes] == []
+    named = {cause for causes in found.values() for cause in causes}
+    assert {row["cause"] for row in read_csv(docs_pages.FINDS / "causes.csv")} == named
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if docs_pages.PART.search(page.read_text())], ids=name)

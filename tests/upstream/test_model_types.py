@@ -15,6 +15,7 @@ EXCEPTIONS = {
     "autocast_adapters": "Index put requires the source and destination dtypes match",
     "default_configuration": "'DbrxAttentionConfig' object has no attribute",
     "layers_of_cache": "list index out of range",
+    "sizes_of_states": "matC_old has wrong shape",
     "strided_states": "view size is not compatible",
 }
 SMALLEST = 0.05

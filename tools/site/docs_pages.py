@@ -16,12 +16,14 @@ import os
 import re
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from types import FunctionType, GenericAlias
 from unittest import mock
 
 import nbformat
+from markdown.extensions.toc import slugify
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -202,12 +204,42 @@ def finds() -> str:
     return "\n\n".join(parts)
 
 
-def other_checks() -> str:
-    """Return the table of the other failed checks and their causes."""
-    lines = ["| Failed checks | Model types | Cause |", "| --- | --- | --- |"]
-    for row in read_csv(FINDS / "other.csv"):
-        checks, types = (", ".join(f"`{name}`" for name in row[column].split()) for column in ("checks", "types"))
-        lines.append(f"| {checks or 'does not build'} | {types} | {row['cause']} |")
+def causes(row: Mapping[str, str], check: str) -> list[str]:
+    """Return the causes of a failed check of a model type, or with ``check`` empty, of another result than failures."""
+
+    def matches(name: str, patterns: str) -> bool:
+        return any(fnmatch(name, pattern) for pattern in patterns.split())
+
+    return [
+        cause["cause"]
+        for cause in read_csv(FINDS / "causes.csv")
+        if matches(row["type"], cause["types"]) and (matches(check, cause["checks"]) if check else not cause["checks"])
+    ]
+
+
+def scoreboard() -> str:
+    """Return the table of model types: results, first wrong submodules, and causes; programs are those of the page."""
+    rows = sorted(read_csv(ROOT / "results" / "model_types.csv"), key=lambda row: row["type"])
+    titles = {path.stem: path.read_text().removeprefix('"""').partition(".\n\n")[0] for path in FINDS.glob("*.py")}
+    links = {name: f"[{title.partition(': ')[2]}](#{slugify(title, '-')})" for name, title in titles.items()}
+    counts = Counter(row["result"] for row in rows)
+    verbs = {"holds": "hold", "fails": "fail", "does not build": "cannot be built", "takes too long": "take too long"}
+    transformers, torch, days = (sorted({row[name] for row in rows}) for name in ("transformers", "torch", "date"))
+    installed = f"Transformers {' and '.join(transformers)}, PyTorch {' and '.join(torch)}"
+    total = ", ".join(f"{count} {verbs[result]}" for result, count in counts.most_common())
+    lines = [
+        f"{len(rows)} types of {installed}, {days[0]} to {days[-1]}: {total}.",
+        "",
+        "| Model type | Result | First wrong submodule | Causes |",
+        "| --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        failed = row["failed"].split()
+        found = [cause for check in failed or [""] for cause in causes(row, check)] if row["result"] != "holds" else []
+        result = f"fails {len(failed)} of {row['checks']}" if failed else row["result"]
+        submodule = f"`{row['layer'].partition(',')[0]}`" if row["layer"] else ""
+        text = "; ".join(links.get(cause, cause) for cause in dict.fromkeys(found))
+        lines.append(f"| `{row['type']}` | {result} | {submodule} | {text} |")
     return "\n".join(lines)
 
 
@@ -239,8 +271,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "list": lambda kind: _block(output("list", kind)),
     "paper": lambda: _block(output("paper")),
     **{
-        function.__name__: function
-        for function in (api, backends, example, finds, hydra, options, rollout, other_checks)
+        function.__name__: function for function in (api, backends, example, finds, hydra, options, rollout, scoreboard)
     },
 }
 

@@ -1,8 +1,8 @@
-"""GIT: `inputs_embeds` are changed in place.
+"""GIT, CTRL: `inputs_embeds` are changed in place.
 
-`GitEmbeddings.forward` adds the positions with `embeddings += position_embeddings`. A second call with the same
-tensor gives other outputs, and a tensor that requires a gradient raises an error. No thread found. Found by
-`inputs_untouched`.
+`GitEmbeddings.forward` adds the positions with `embeddings += position_embeddings`, and `CTRLModel.forward` multiplies
+with `inputs_embeds *= np.sqrt(self.d_model_size)`. A second call with the same tensor gives other outputs, and a tensor
+that requires a gradient raises an error. No thread found. Found by `inputs_untouched`.
 """
 
 import torch
