@@ -214,7 +214,7 @@ def _kernel_checks(plans: Sequence[Plan], *, runs: bool) -> Callable[[Cost], Cos
     If it ``runs`` the checks, it does so for an attention and pattern when they are first measured with a backend.
     """
     from cab.kernels import REFERENCE
-    from cab.verification.kernels import agreements
+    from cab.verification.on_demand.kernels import agreements
     from cab.verification.suite import subject_of
 
     subjects = {subject.label: subject for plan in plans for subject in plan.attentions}

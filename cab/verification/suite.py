@@ -21,14 +21,12 @@ from cab.verification import (  # noqa: F401
     contract,
     decoding,
     growth,
-    kernels,
     learning,
     lengths,
     numerics,
     packed,
     relations,
     relations_of_inputs,
-    rollout,
     training_mode,
     walk,
 )
@@ -36,6 +34,7 @@ from cab.verification.check import CHECKS, FLOAT32, Check, Worst
 from cab.verification.foreign.adapters import ForeignModule
 from cab.verification.localize import guilty
 from cab.verification.mistakes import check_runs, explain, named
+from cab.verification.on_demand import kernels, rollout  # noqa: F401
 from cab.verification.side_effects import restored
 from cab.verification.subject import WHOLE, Subject
 

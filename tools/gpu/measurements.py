@@ -51,7 +51,7 @@ from cab.runner.processes import Processes
 from cab.runner.provenance import hardware, revision, versions
 from cab.runner.run import run_cell
 from cab.spec import Spec
-from cab.verification.kernels import LENGTHS, MARGIN, Agreement, agreements
+from cab.verification.on_demand.kernels import LENGTHS, MARGIN, Agreement, agreements
 from cab.verification.suite import subject_of
 from tools.gpu.supervisor import Row
 from tools.gpu.tuning import tune_quickly

@@ -19,7 +19,7 @@ from attentions.mamba3 import turned
 from cab import build_attention
 from cab.efficiency.operations import count_operations
 from cab.kernels import use
-from cab.verification.kernels import agreements
+from cab.verification.on_demand.kernels import agreements
 from cab.verification.suite import subject_of
 from tests.helpers.attentions.agreement import assert_forms_agree, draw, make
 from tests.helpers.attentions.interpreter import compiled, interpreted, needs_triton, run_on_a_cpu

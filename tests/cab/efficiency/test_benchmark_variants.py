@@ -24,7 +24,7 @@ from cab.efficiency.report import UNCHECKED, tables
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
 from cab.kernels import Backend, Operation
-from cab.verification.kernels import Agreement
+from cab.verification.on_demand.kernels import Agreement
 from cab.verification.subject import Subject
 from tests.helpers.fake_subjects import Fake, Scores
 
@@ -187,7 +187,7 @@ def test_a_time_of_a_backend_that_has_not_passed_is_marked(monkeypatch: pytest.M
         found = [Agreement("recurrence", "fla", 0.5, 1.0, ""), Agreement("unit", "fla", 0.5, 1.0, "")]
         return [*found, Agreement("unit", "fla", 2.0, 1.0, "output")]
 
-    monkeypatch.setattr("cab.verification.kernels.agreements", agreements)
+    monkeypatch.setattr("cab.verification.on_demand.kernels.agreements", agreements)
     plans = plans_of("gla", "--kernels", "fla", "--pattern", "CS", "--device", "cpu")
     cost = Cost("gla@fla", "CS", "forward", 64, seconds=1.0, backends="recurrence=fla (triton: no)")
     inexact = dataclasses.replace(cost, attention="gla", backends="recurrence=fla; unit=fla+pytorch")

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from attentions.kernels.delta_rule import kda_decay
 from attentions.kernels.recurrence import recurrence
 from attentions.kernels.softmax_attention import softmax
 from cab.kernels import Backend
 from cab.verification import verify_attention
-from cab.verification.kernels import Agreement, agreements
+from cab.verification.on_demand.kernels import Agreement, agreements
 from cab.verification.suite import subject_of
 
 
@@ -99,3 +100,15 @@ def test_softmax_in_bfloat16_is_as_exact_as_its_readable_form(
     results = list(agreements(subject_of("vanilla", "CS", options={}), (64,), (131,)))
     assert len(results) == 4
     assert all(result.passed for result in results) is passes
+
+
+@pytest.mark.parametrize(("factor", "passes"), [(1.0, True), (1.0001, False)])
+def test_a_kernel_without_log1p_passes(factor: float, passes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At initialization the softplus is near 0.01, of which the rounding of 1 + exp(x) is a large part."""
+
+    def run(logits: Tensor, log_rate: Tensor) -> Tensor:
+        return -factor * log_rate.exp() * logits.float().exp().add(1.0).log()
+
+    monkeypatch.setattr(kda_decay, "backends", (Backend("fla", run, device="cpu"),))
+    results = agreements(subject_of("kda", "CS", options={}), (64,), (131,))
+    assert [result.passed for result in results if result.operation == "kda_decay"] == 4 * [passes]

@@ -17,7 +17,7 @@ from attentions.kernels.causal_abc import causal_abc
 from attentions.kernels.recurrence import recurrence
 from cab.efficiency.operations import count_operations
 from cab.kernels import Operation
-from cab.verification.kernels import agreements
+from cab.verification.on_demand.kernels import agreements
 from cab.verification.suite import subject_of
 from tests.helpers.attentions.interpreter import interpret_fla, run_on_a_cpu
 

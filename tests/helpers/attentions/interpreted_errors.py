@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from cab.files.text_table import read_csv
-from cab.verification.kernels import LENGTHS, MARGIN, WIDTHS, agreements
+from cab.verification.on_demand.kernels import LENGTHS, MARGIN, WIDTHS, agreements
 from cab.verification.suite import subject_of
 from tests.helpers.attentions.interpreter import interpret_fla, run_on_a_cpu
 from tests.helpers.command import ROOT

@@ -17,7 +17,7 @@ from cab.efficiency.benchmark import Plan
 from cab.efficiency.cost import Cost
 from cab.files.text_table import read_csv
 from cab.runner.cell import Cell
-from cab.verification.kernels import MARGIN
+from cab.verification.on_demand.kernels import MARGIN
 from engines.torch.checkpoints import Checkpoints
 from tools.gpu import measurements, supervisor
 

@@ -1,8 +1,8 @@
 """Backends of operations (:mod:`cab.kernels`) against their readable forms in float64.
 
 The attention is called with the backends that its device would choose. The arguments of their calls are computed three
-times: by the backend, by the readable form in float64, and by the readable form in float32 with rounded factors of
-products. The first two give the error of the backend, the last two its limit.
+times: by the backend, by the readable form in float64, and by the readable form in float32 with the roundings of a
+kernel. The first two give the error of the backend, the last two its limit.
 """
 
 from __future__ import annotations
@@ -225,8 +225,11 @@ def _upcast(x: Any, dtype: torch.dtype = torch.float32) -> Any:
 # --- comparison ------------------------------------------------------------------------------------------------------
 
 
-class RoundedProducts(TorchFunctionMode):
-    """Rounds the factors of matrix products and of sums of products; the products and sums keep their type."""
+class KernelRounding(TorchFunctionMode):
+    """Rounds the factors of matrix products and of sums of products, and 1 + exp(x) in a softplus.
+
+    Products and sums keep their type. Kernels have no ``log1p``: a small softplus has the error of one.
+    """
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -240,6 +243,9 @@ class RoundedProducts(TorchFunctionMode):
             args = [self._rounded(x) for x in args]
         elif func in (torch.baddbmm, torch.addcmul):
             args = [args[0], *(self._rounded(x) for x in args[1:])]
+        elif func is F.softplus:
+            [x] = args
+            return (1.0 + x.clamp(max=20.0).exp()).log().where(x <= 20.0, x)
         return func(*args, **kwargs)
 
     def _rounded(self, x: Tensor) -> Tensor:
@@ -275,7 +281,7 @@ def _agreement(call: Call, weights: list[Tensor], dtype: torch.dtype, where: str
         return Agreement(operation.name, backend.name, math.inf, MARGIN, f"{first_line(error)} {where}")
     with use(REFERENCE):
         exact = _results(operation.reference, call, weights, lambda x: _upcast(x, torch.float64).cpu())
-        with RoundedProducts(rounded):
+        with KernelRounding(rounded):
             own = _results(operation.reference, call, weights, lambda x: _upcast(x).cpu())
     worst: list[Agreement] = []
     for (name, x), (_, y), (_, z) in zip(found, own, exact, strict=True):

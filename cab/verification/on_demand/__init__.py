@@ -1,0 +1,1 @@
+"""Check groups that run only if they are named. No row of verified attentions depends on them."""
