@@ -25,8 +25,19 @@ attention: {num_landmarks: 5}
 
 
 @pytest.fixture
-def own_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with an experiment and a preset, in the working folder; both here and later, folders are read again."""
+def read_again() -> Iterator[None]:
+    """Folders of configurations are read again, both in the test and after it."""
+    caches = (tables.config_folders, tables.read_rows, groups_with_files)
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    for cached in caches:
+        cached.cache_clear()
+
+
+@pytest.fixture
+def own_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_again: None) -> Path:  # noqa: ARG001
+    """A folder with an experiment and a preset, in the working folder."""
     monkeypatch.setenv(tables.ADDED, "")
     monkeypatch.chdir(tmp_path)
     files = {
@@ -39,9 +50,4 @@ def own_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    caches = (tables.config_folders, tables.read_rows, groups_with_files)
-    for cached in caches:
-        cached.cache_clear()
-    yield folder
-    for cached in caches:
-        cached.cache_clear()
+    return folder

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from cab import Attention, LayerPosition, Pattern, UserError, build_attention, build_backbone
 from cab.padding import lengths
 from cab.registry.build import state_bytes
-from cab.registry.registries import ATTENTIONS, register_attention
+from cab.registry.registries import register_attention
 from tests.helpers.attentions.agreement import assert_decodes
 from tests.helpers.verification.sound_learning import Deep, Gated
 
@@ -50,22 +48,13 @@ def test_state_is_measured_by_decoding() -> None:
     assert state_bytes(recomputed, 50) - state_bytes(recomputed, 49) == WIDTH * 8 + 1
 
 
-@pytest.fixture
-def registered() -> Iterator[None]:
-    register_attention("deep", patterns="NS CS NC CC", complexity="n^2", paper="a test")(Deep)
-    yield
-    del ATTENTIONS._entries["deep"]
-
-
-@pytest.mark.usefixtures("registered")
+@pytest.mark.usefixtures("registers")
 def test_an_attention_learns_its_depth() -> None:
-    alone = build_attention("deep", pattern="CS", embed_dim=WIDTH, num_heads=HEADS)
-    assert alone.layer_position == LayerPosition(0, 1)
-    third = build_attention("deep", pattern="CS", embed_dim=WIDTH, num_heads=HEADS, layer_position=LayerPosition(2, 5))
-    assert third.layer_position == LayerPosition(2, 5)
-    network = build_backbone(
-        "gpt2", attention="deep", pattern="CS", embed_dim=WIDTH, num_heads=HEADS, num_layers=3, vocab_size=11
-    )
+    register_attention("deep", patterns="NS CS NC CC", complexity="n^2", paper="a test")(Deep)
+    sizes = {"pattern": "CS", "embed_dim": WIDTH, "num_heads": HEADS}
+    assert build_attention("deep", **sizes).layer_position == LayerPosition(0, 1)
+    assert build_attention("deep", **sizes, layer_position=LayerPosition(2, 5)).layer_position == LayerPosition(2, 5)
+    network = build_backbone("gpt2", attention="deep", **sizes, num_layers=3, vocab_size=11)
     slots = [network.get_submodule(path) for path, _ in network.attention_layers()]
     assert [slot.layer_position for slot in slots] == [LayerPosition(i, 3) for i in range(3)]
 

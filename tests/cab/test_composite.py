@@ -30,9 +30,7 @@ STACKS = [
 
 
 @pytest.mark.parametrize(("name", "pattern", "options"), STACKS)
-def test_a_stack_keeps_the_contract_of_an_attention(
-    name: str, pattern: str, options: dict[str, dict[str, Any]]
-) -> None:
+def test_a_stack_keeps_the_contract_of_an_attention(name: str, pattern: str, options: Any) -> None:
     module = make(name, pattern, **options)
     assert_forms_agree(module, 11, 7)
     assert_padding_is_nothing(module, 11, 7)
@@ -53,15 +51,12 @@ def test_a_layer_is_the_sum_of_its_attentions_and_a_stack_has_residual_connectio
 
 
 def test_parts_get_their_options_and_the_position_of_their_layer() -> None:
-    def build(index: int) -> Any:
-        sizes: dict[str, Any] = {"embed_dim": WIDTH, "num_heads": HEADS, "layer_position": LayerPosition(index, 6)}
-        return build_attention(
-            "differential*2,diag_attention+differential", pattern="CS", **sizes, diag_attention={"block_size": 3}
-        )
+    def build(index: int, name: str = "differential*2,diag_attention+differential") -> Any:
+        options: dict[str, Any] = {"diag_attention": {"block_size": 3}} if "+" in name else {}
+        options |= {"embed_dim": WIDTH, "num_heads": HEADS, "layer_position": LayerPosition(index, 6)}
+        return build_attention(name, pattern="CS", **options)
 
-    alone: Any = build_attention(
-        "differential", pattern="CS", embed_dim=WIDTH, num_heads=HEADS, layer_position=LayerPosition(4, 6)
-    )
+    alone = build(4, "differential")
     assert (type(build(4)), build(4).initial) == (type(alone), alone.initial)
     blocks, differential = build(5).layers[0]
     assert blocks.block_size == 3

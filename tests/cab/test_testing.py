@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 from xml.etree import ElementTree
 
 import yaml
 
-from tests.helpers.command import ROOT
+from tests.helpers.command import ROOT, run
 
 GUIDE = (ROOT / "docs/howto/verify-and-debug.md").read_text()
 CLASSES = """
@@ -36,20 +35,8 @@ def run_pytest(
     (tmp_path / "gated_mean.py").write_text(classes)
     (tmp_path / "test_gated_mean.py").write_text(test)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")  # of no folder above
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-rxfEs",
-        "-p",
-        "no:cacheprovider",
-        *arguments,
-        *filter(None, [file]),
-    ]
-    process = subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": f"{ROOT}", "PATH": ""}, capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-rxfEs", "-p", "no:cacheprovider", *arguments]
+    process = run([*command, *filter(None, [file])], tmp_path, PYTHONPATH=str(ROOT))
     return process.returncode, process.stdout
 
 

@@ -33,6 +33,7 @@ class Fake:
     patterns: tuple[Pattern, ...] = tuple(Pattern)
     kind: str = "attention"
     compared_with: str = ""
+    backend: str = ""
     built: list[tuple[Pattern, float]] = field(default_factory=list)
 
     def build(self, pattern: Pattern, setting: Setting, *, dropout: float = 0.0) -> nn.Module:  # noqa: ARG002

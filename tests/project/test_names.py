@@ -11,38 +11,28 @@ from pathlib import Path
 import pytest
 
 import cab
-from tests.helpers.documents import committed
+from tests.helpers.documents import ROOT, committed
 
-ROOT = Path(__file__).resolve().parents[2]
 CHECKED = ("attentions", "cab/verification")
 """Packages whose code `cab verify` has checked: a constant of one module may have the name of another's."""
 PACKAGES = ("attentions", "backbones", "cab", "cab_fairseq", "engines", "tasks")
 PAGES = committed("README.md", "CONTRIBUTING.md", "docs/**/*.md")
 
 
-def imported_by_type_checkers() -> dict[str, str | None]:
-    """Name and module of each import in the block ``if TYPE_CHECKING`` of cab/__init__.py."""
+def test_public_names_are_lazy_typed_and_documented() -> None:
+    """Type checkers see the imports of the block ``if TYPE_CHECKING``, and export those renamed to themselves."""
     [block] = [node for node in ast.parse(Path(cab.__file__).read_text()).body if isinstance(node, ast.If)]
     found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    assert all(alias.asname == alias.name for node in found for alias in node.names)  # else it is not exported
-    return {alias.name: node.module for node in found for alias in node.names}
-
-
-def test_names_are_what_type_checkers_see() -> None:
-    assert imported_by_type_checkers() == cab._EXPORTS
+    assert {alias.asname: node.module for node in found for alias in node.names} == cab._EXPORTS
     for name, module in cab._EXPORTS.items():
         assert getattr(cab, name) is getattr(importlib.import_module(module), name)
+    reference = (ROOT / "docs/reference/python.md").read_text()
+    assert {*cab.__all__} <= {*re.findall(r"^(?:def |class )?(\w+)(?:\(|:$| = dict)", reference, flags=re.MULTILINE)}
 
 
 def test_names_that_do_not_exist_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="module 'cab' has no attribute 'Attentions'"):
         _ = cab.Attentions
-
-
-def test_names_are_documented() -> None:
-    reference = (ROOT / "docs/reference/python.md").read_text()
-    named = re.findall(r"^(?:def |class )?(\w+)(?:\(|:$| = dict)", reference, flags=re.MULTILINE)
-    assert set(cab.__all__) <= set(named)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)

@@ -1,9 +1,7 @@
-"""What a user installs: versions, files of the wheel, public names and the address of the project."""
+"""What a user installs: versions, files of the wheel and the address of the project."""
 
 from __future__ import annotations
 
-import ast
-import importlib
 import re
 import tomllib
 from pathlib import Path
@@ -11,11 +9,10 @@ from pathlib import Path
 import yaml
 from hatchling.builders.wheel import WheelBuilder
 
-import cab
 from cab.results.card import DEFAULTS
 from cab.results.costs import MEASURED
+from tests.helpers.command import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -52,14 +49,3 @@ def test_the_address_of_the_project_is_in_one_place() -> None:
     assert [re.search(r"git clone .*", text)[0] for text in documents] == clones  # type: ignore[index]
     assert (yaml.safe_load((ROOT / "CITATION.cff").read_text()).get("repository-code")) == address
     assert ("there is no fixed one yet" in documents[0]) == (address is None)
-
-
-def test_public_names_are_lazy_typed_and_documented() -> None:
-    """Type checkers see the imports of the block ``if TYPE_CHECKING``, and export those renamed to themselves."""
-    [block] = [node for node in ast.parse(Path(cab.__file__).read_text()).body if isinstance(node, ast.If)]
-    found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    assert {alias.asname: node.module for node in found for alias in node.names} == cab._EXPORTS
-    for name, module in cab._EXPORTS.items():
-        assert getattr(cab, name) is getattr(importlib.import_module(module), name)
-    reference = (ROOT / "docs/reference/python.md").read_text()
-    assert {*cab.__all__} <= {*re.findall(r"^(?:def |class )?(\w+)(?:\(|:$| = dict)", reference, flags=re.MULTILINE)}

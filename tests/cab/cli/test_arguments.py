@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from cab.cli.arguments import results_path
-from cab.cli.main import main
 from cab.patterns import Pattern
 
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC"]
@@ -41,10 +40,8 @@ def test_lists_fit_the_terminal(what, cab, monkeypatch):
     assert max(map(len, lines)) <= 100
 
 
-def test_paths_of_examples_work_in_every_folder(tmp_path, monkeypatch, capsys):
+def test_a_folder_of_the_user_comes_before_that_of_an_example(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["crossover", "results/paper/efficiency_cost.csv", "--protocol", "paper", "--csv"]) == 0
-    assert "abc,NS,forward,time,1877" in capsys.readouterr().out
     (tmp_path / "results/paper").mkdir(parents=True)
     assert results_path("results/paper") == Path("results/paper")
 
@@ -54,14 +51,13 @@ def test_control_characters_reach_no_terminal(refused):
     assert "\x1b" not in said
 
 
-def test_ctrl_c_says_how_to_resume(monkeypatch, capsys):
+def test_ctrl_c_says_how_to_resume(monkeypatch, cab):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cab.runner.launch.run_sweeps", interrupted)
     for command in (["run", *CELL], ["demo"]):
-        assert main(command) == 130
-        assert capsys.readouterr().err == "cab: interrupted; repeat the command to resume from the last checkpoint\n"
+        printed = cab(*command, status=130)
+        assert printed.err == "cab: interrupted; repeat the command to resume from the last checkpoint\n"
     monkeypatch.setattr("cab.cli.score.run", interrupted)
-    assert main(["score"]) == 130
-    assert capsys.readouterr().err == "cab: interrupted\n"
+    assert cab("score", status=130).err == "cab: interrupted\n"

@@ -1,30 +1,19 @@
 """The completion script offers commands, flags, groups and their values in a real bash."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 
 import pytest
 
 from cab.cli.completion import overrides
-from cab.cli.main import COMMANDS, main
+from cab.cli.main import COMMANDS
 from cab.config.run_config import RUN_KEYS, TrainerConfig
 from cab.registry.options import annotations_of
 from cab.registry.registries import ATTENTIONS
 
 
-@pytest.fixture(scope="module")
-def script():
-    with pytest.MonkeyPatch.context() as patch:
-        printed: list[str] = []
-        patch.setattr("builtins.print", lambda text: printed.append(text))
-        assert main(["completion", "bash"]) == 0
-    return "\n".join(printed)
-
-
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_a_tab_in_bash(script):
+def test_a_tab_in_bash(cab):
     expected = {
         "": sorted(COMMANDS),
         "ver": ["verify"],
@@ -39,12 +28,12 @@ def test_a_tab_in_bash(script):
         "run --ex": ["--explain"],
         "run results_dir=re": [],
     }
-    tabs = []
+    script = [cab("completion", "bash").out]
     for line in expected:
         words = "cab " + line + ("" if line and not line.endswith(" ") else "''")
-        tabs.append(f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=()")
-        tabs.append('_shtab_cab 2>/dev/null; echo "${COMPREPLY[*]}"')
-    process = subprocess.run(["bash", "-c", "\n".join([script, *tabs])], capture_output=True, text=True, check=False)
+        script.append(f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=()")
+        script.append('_shtab_cab 2>/dev/null; echo "${COMPREPLY[*]}"')
+    process = subprocess.run(["bash", "-c", "\n".join(script)], capture_output=True, text=True, check=False)
     replies = [sorted(line.split()) for line in process.stdout.splitlines()]
     assert dict(zip(expected, replies, strict=True)) == expected, process.stderr
 

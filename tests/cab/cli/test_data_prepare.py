@@ -4,15 +4,14 @@ import dataclasses
 
 import pytest
 
-from cab.cli.main import main
 from cab.data.sources import data_set
 from cab.errors import UserError
 from cab.runner.launch import prepare
 
 
-def test_a_ready_set_is_read_by_its_task(official_layout, capsys):
-    assert main(["data", "download", "weather", "--data-root", str(official_layout), "--prepare"]) == 0
-    assert capsys.readouterr().out == f"weather is ready in {official_layout}/lstf\n  prepared for lstf\n"
+def test_a_ready_set_is_read_by_its_task(official_layout, cab):
+    printed = cab("data", "download", "weather", "--data-root", official_layout, "--prepare")
+    assert printed.out == f"weather is ready in {official_layout}/lstf\n  prepared for lstf\n"
 
 
 def test_what_the_tasks_make_lies_in_the_cache(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from cab.cli.main import main
 from cab.config.compose import compose
 from cab.records.files import record_path
 from cab.runner.evaluation import DeviceBatches
@@ -67,7 +66,7 @@ def test_weights_are_required(result, tmp_path, cab):
     assert "has no weights at" in cab("evaluate", str(tmp_path / result.name), status=2).err
 
 
-def test_an_interrupted_evaluation_resumes(result, monkeypatch, capsys):
+def test_an_interrupted_evaluation_resumes(result, monkeypatch, cab):
     scored: list[int] = []
     score = DeviceBatches._score
 
@@ -78,14 +77,14 @@ def test_an_interrupted_evaluation_resumes(result, monkeypatch, capsys):
         return score(batches, batch, function, number)
 
     monkeypatch.setattr(DeviceBatches, "_score", interrupted)
-    assert main(["evaluate", str(result)]) == 130
-    assert main(["evaluate", str(result)]) == 0
+    cab("evaluate", result, status=130)
+    resumed = table(cab("evaluate", result).out)
     assert scored == [0, 1, 2, 2]
-    assert all(recorded == evaluated for recorded, evaluated in table(capsys.readouterr().out).values())
+    assert all(recorded == evaluated for recorded, evaluated in resumed.values())
     scored.clear()
-    assert main(["evaluate", str(result)]) == 130
+    cab("evaluate", result, status=130)
     monkeypatch.setattr("tasks.probe.task.Probe.fingerprint", lambda _: {"other": "data"})
-    assert main(["evaluate", str(result)]) == 0
+    cab("evaluate", result)
     assert scored == [0, 1, 2, 0, 1, 2]
 
 

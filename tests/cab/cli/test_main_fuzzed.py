@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from cab.cli.main import main
+from cab.config.compose import option_names
 from cab.registry.registries import ATTENTIONS
 from tests.helpers.attentions.trust import SEED
 
@@ -28,12 +29,9 @@ VALUES = (
     *("folder:A", "a.py", ":", "a:b:c", "=", "==", "@a", "abc@b", "vanilla", "abc", "lstf", "synthetic", "csv"),
 )
 KEYS = (
-    *("task", "dataset", "backbone", "attention", "pattern", "preset", "seed", "device", "engine", "force", "retry"),
-    *("logger", "cluster", "trainer", "data", "data_root", "results_dir", "other_attention", "suite", "hydra"),
-    *("trainer.batch_size", "trainer.betas", "trainer.num_workers", "trainer.max_steps", "attention.num_landmarks"),
-    *("backbone.dropout", "backbone.embed_dim", "task.features", "task.seq_len", "cluster.workers", "cluster.extra"),
-    *("logger.project", "data.download", "profile", "seed.a", "attention.name", "trainer.name", "name", "defaults"),
-    *("_target_", "", ".", "a.b.c", "trainer.", ".trainer", "size", "recipe", "trainer.betas.0"),
+    *option_names(),
+    *("suite", "hydra", "seed.a", "attention.name", "trainer.name", "name", "defaults", "size", "recipe", "_target_"),
+    *("", ".", "a.b.c", "trainer.", ".trainer", "attention.num_landmarks", "backbone.embed_dim", "task.seq_len"),
 )
 CELL = {"task": "lstf", "dataset": "synthetic", "backbone": "informer", "attention": "abc", "pattern": "NC"}
 CELL |= {"preset": "smoke", "seed": "1", "trainer.max_steps": "4", "device": "cpu"}
@@ -49,13 +47,6 @@ OPTIONS = (
     *("--csv", "--out", "--preset", "--pattern", "--task", "--dataset", "--normalization", "--show", "--protocol"),
     *("--baseline", "--latest-version", "--data-root", "--tolerance", "--device", "--source", "--rows", "--costs"),
 )
-MINE = """from cab import Attention
-
-
-class A(Attention):
-    def attend(self, query, key, value, *_):
-        return value.mean(2, keepdim=True).expand_as(query)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +55,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.setattr(ATTENTIONS, "_entries", {entry.name: entry for entry in ATTENTIONS})
     Path("folder").mkdir()
     Path("file").write_text("no, table\n1, 2\n")
-    Path("file.py").write_text(MINE)
+    Path("file.py").write_text("from attentions.softmax import VanillaAttention as A\n")
     Path("exits.py").write_text("raise SystemExit(7)\n")
 
 

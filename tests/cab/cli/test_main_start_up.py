@@ -1,11 +1,10 @@
 """What must not load torch does not; ranges need Python's assertions."""
 
-import subprocess
 import sys
 
 import pytest
 
-from tests.helpers.command import ROOT
+from tests.helpers.command import ROOT, run
 
 LIGHT = (
     "--help",
@@ -48,13 +47,12 @@ def test_commands_that_need_no_model_load_neither_torch_nor_plotting(commands):
         "    loaded = [name for name in heavy[:3 if command.startswith('run') else None] if name in sys.modules]\n"
         "    if loaded or code != int(expected or 0):\n        sys.exit(f'{command}: {loaded} {code}')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run([sys.executable, "-c", script], ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
 
 def test_ranges_need_the_assertions_of_python():
-    command = [sys.executable, "-O", "-m", "cab", "run", "-m", "seed=range(1,3)"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run([sys.executable, "-O", "-m", "cab", "run", "-m", "seed=range(1,3)"], ROOT)
     assert done.returncode == 2
     assert done.stderr == "cab: error: 'seed=range(1,3)' cannot be read without assertions: unset PYTHONOPTIMIZE\n"

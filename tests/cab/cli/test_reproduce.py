@@ -12,8 +12,7 @@ from cab.records.record import Record
 from cab.runner.provenance import versions
 from tests.helpers.command import ROOT
 
-TABLE = ROOT / "results" / "repeated.csv"
-ROWS = list(csv.DictReader(TABLE.read_text().splitlines()))
+ROWS = list(csv.DictReader((ROOT / "results" / "repeated.csv").read_text().splitlines()))
 
 
 def record_path(row: dict[str, str]) -> Path:

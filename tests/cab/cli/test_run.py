@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import yaml
-
 from cab.cli.run import _task_table
 from tests.helpers.made_records import make_record
 
@@ -14,19 +12,6 @@ CELL = {"task": "lstf", "dataset": "synthetic", "backbone": "informer", "attenti
 
 def overrides(**changes: str) -> list[str]:
     return [f"{key}={value}" for key, value in {**CELL, "preset": "smoke", "device": "cpu", **changes}.items()]
-
-
-def test_the_configuration_is_printed_with_the_values_of_the_tables(tmp_path, monkeypatch, cab):
-    monkeypatch.chdir(tmp_path)
-    printed = cab("run", "--cfg", "job", *overrides(preset="paper", attention="abc", seed="7")).out
-    config = yaml.safe_load(printed)
-    assert (config["seed"], config["attention"]) == (
-        7,
-        {"name": "abc", "num_landmarks": 16, "short_convolution": 0, "output_gate": False},
-    )
-    assert config["trainer"]["learning_rate"] == 1e-4
-    assert "${" not in printed
-    assert not list(tmp_path.iterdir())
 
 
 def test_debug_shows_the_traceback(cab):

@@ -3,9 +3,6 @@
 import csv
 import dataclasses
 import re
-import shutil
-import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -24,19 +21,18 @@ from cab.records.verified import (
 )
 from cab.registry.registries import ATTENTIONS
 from cab.verification import select_checks
-from tests.cab.cli.test_verify import verify
 
-AVERAGE = """
-    from torch import nn
+MINE = """
+from itertools import count
+
+from attentions.softmax import VanillaAttention
+
+CALLS = count()
 
 
-    class Average(nn.Module):
-        def __init__(self, embed_dim):
-            super().__init__()
-            self.value = nn.Linear(embed_dim, embed_dim)
-
-        def forward(self, query, key=None, value=None, *, query_padding_mask=None, key_padding_mask=None):
-            return self.value(query) FACTOR
+class Mine(VanillaAttention):
+    def forward(self, query, *others, **masks):
+        return super().forward(query, *others, **masks) CHANGE
 """
 
 
@@ -49,20 +45,27 @@ def _few_checks(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def file(tmp_path):
-    def write(factor):
-        path = tmp_path / "average.py"
-        path.write_text(textwrap.dedent(AVERAGE).replace("FACTOR", factor))
-        return f"{path}:Average"
+def record(tmp_path):
+    return tmp_path / "verified.csv"
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """Write softmax attention with a change of its outputs into a folder."""
+
+    def write(folder, change):
+        path = tmp_path / folder / "mine.py"
+        path.parent.mkdir()
+        path.write_text(MINE.replace("CHANGE", change))
+        return f"{path}:Mine"
 
     return write
 
 
-def test_a_row_per_pair_and_nothing_twice(capsys, tmp_path):
-    record = tmp_path / "verified.csv"
-    arguments = ["none", "linear", "--record", record]
-    status, out, err = verify(capsys, *arguments)
-    assert (status, out) == (0, "")
+def test_a_row_per_pair_and_nothing_twice(cab, record):
+    arguments = ["verify", "none", "linear", "--record", record]
+    out, err = cab(*arguments)
+    assert out == ""
     assert "already verified: 0, to verify: 8" in err
     rows = list(csv.DictReader(record.open()))
     assert tuple(rows[0]) == VERIFIED_COLUMNS
@@ -72,52 +75,44 @@ def test_a_row_per_pair_and_nothing_twice(capsys, tmp_path):
     assert {row["mode"] for row in rows} == {"full"}
     assert all("determinism=4133" in row["max_tokens_checked"] for row in rows)
     before = record.read_bytes()
-    assert "already verified: 8, to verify: 0" in verify(capsys, *arguments)[2]
-    assert "linear CC: 2 checks, 0 failed" in verify(capsys, *arguments, "--all")[2]
+    assert "already verified: 8, to verify: 0" in cab(*arguments).err
+    assert "linear CC: 2 checks, 0 failed" in cab(*arguments, "--all").err
     assert record.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     "change", [{"code_hash": "0" * 16}, {"contract": "0" * 16}, {"checks_hash": "0" * 16}, {"torch_version": "2.0"}]
 )
-def test_what_changed_is_verified_again(capsys, tmp_path, change):
-    record = tmp_path / "verified.csv"
-    verify(capsys, "none", "--record", record)
+def test_what_changed_is_verified_again(cab, record, change):
+    cab("verify", "none", "--record", record)
     rows = read_rows(record)
     write_rows(record, [rows[0], dataclasses.replace(rows[1], **change), *rows[2:]])
-    _, _, err = verify(capsys, "none", "--record", record)
+    err = cab("verify", "none", "--record", record).err
     assert "already verified: 3, to verify: 1" in err
     assert "none CS: 2 checks" in err
     assert read_rows(record) == rows
 
 
-def test_the_whole_replaces_the_quick_form_and_never_the_other_way(capsys, tmp_path):
-    record = tmp_path / "verified.csv"
-    arguments = ["none", "--pattern", "NS", "--record", record]
-    verify(capsys, *arguments, "--quick")
+def test_the_whole_replaces_the_quick_form_and_never_the_other_way(cab, record):
+    arguments = ["verify", "none", "--pattern", "NS", "--record", record]
+    cab(*arguments, "--quick")
     assert read_rows(record)[0].mode == QUICK
-    assert "already verified: 1," in verify(capsys, *arguments, "--quick")[2]
-    assert "to verify: 1" in verify(capsys, *arguments)[2]
+    assert "already verified: 1," in cab(*arguments, "--quick").err
+    assert "to verify: 1" in cab(*arguments).err
 
 
-def test_what_fails_loses_its_row_and_is_shown(capsys, tmp_path, file):
-    record = tmp_path / "verified.csv"
-    arguments = ["--pattern", "NC,NS", "--record", record]
-    assert verify(capsys, file("* 1.0"), *arguments)[0] == 0
+def test_what_fails_loses_its_row_and_is_shown(cab, record, mine):
+    cab("verify", mine("sound", "* 1.0"), "--pattern", "NC,NS", "--record", record)
     assert [row.pattern for row in read_rows(record)] == ["NS", "NC"]
-    (tmp_path / "worse").mkdir()
-    worse = Path(shutil.copy(tmp_path / "average.py", tmp_path / "worse"))
-    worse.write_text(worse.read_text().replace("* 1.0", "* float('nan')"))
-    status, out, err = verify(capsys, f"{worse}:Average", "--pattern", "NS", "--record", record)
-    assert status == 1
+    out, err = cab("verify", mine("broken", "* float('nan')"), "--pattern", "NS", "--record", record, status=1)
     assert re.search(r"^lengths +1 check  .* FAILED length_one: ", out, re.MULTILINE)
-    assert "Average NS: 2 checks, 1 failed: length_one" in err
+    assert "Mine NS: 2 checks, 1 failed: length_one" in err
     assert [row.pattern for row in read_rows(record)] == ["NC"]
 
 
-def test_without_a_record_it_is_remembered_in_the_cache(capsys, monkeypatch, tmp_path):
+def test_without_a_record_it_is_remembered_in_the_cache(cab, monkeypatch, tmp_path):
     monkeypatch.setattr(verified, "COMMITTED", tmp_path / "none.csv")
-    assert verify(capsys, "none", "--pattern", "NS")[0] == 0
+    cab("verify", "none", "--pattern", "NS")
     (row,) = read_rows(remembered())
     assert is_verified(row.code_hash, "NS")
     assert not is_verified(row.code_hash, "CS")
@@ -130,8 +125,8 @@ def test_without_a_record_it_is_remembered_in_the_cache(capsys, monkeypatch, tmp
     assert not is_verified(row.code_hash, "NS")
 
 
-def test_rows_are_read_once_until_a_file_changes(capsys, monkeypatch):
-    assert verify(capsys, "none", "--pattern", "NS")[0] == 0
+def test_rows_are_read_once_until_a_file_changes(cab, monkeypatch):
+    cab("verify", "none", "--pattern", "NS")
     (row,) = read_rows(remembered())
     reads = []
     monkeypatch.setattr(verified, "read_rows", lambda path: reads.append(path) or read_rows(path))
@@ -142,8 +137,8 @@ def test_rows_are_read_once_until_a_file_changes(capsys, monkeypatch):
     assert ("other", "NS") in verified_codes()
 
 
-def test_some_checks_are_not_all(capsys):
-    verify(capsys, "none", "--pattern", "NS", "--checks", "same_seed")
+def test_some_checks_are_not_all(cab):
+    cab("verify", "none", "--pattern", "NS", "--checks", "same_seed")
     assert not remembered().exists()
 
 
@@ -153,33 +148,13 @@ def test_a_row_says_how_far_each_group_looked():
     assert row.torch_version == torch_version() == ".".join(row.torch_version.split(".")[:2])
 
 
-NOISY = """
-    from itertools import count
-
-    from attentions.softmax import VanillaAttention
-
-    CALLS = count()
-
-
-    class Noisy(VanillaAttention):
-        def forward(self, query, *others, **masks):
-            output = super().forward(query, *others, **masks)
-            return output if FACTOR else output + next(CALLS)
-"""
-
-
 @pytest.mark.parametrize("is_sound", [True, False])
-def test_a_stack_is_verified_after_those_parts_that_are_not(capsys, tmp_path, monkeypatch, is_sound):
+def test_a_stack_is_verified_after_those_parts_that_are_not(cab, mine, monkeypatch, is_sound):
     monkeypatch.setattr(ATTENTIONS, "_of_files", {})
-    path = tmp_path / "noisy.py"
-    path.write_text(textwrap.dedent(NOISY).replace("FACTOR", str(is_sound)))
-    stack = f"{path}:Noisy*2,gla"
-    assert verify(capsys, "gla")[0] == 0
-    status, out, err = verify(capsys, stack, "--csv")
-    assert (status == 0) == is_sound
-    assert "gla is already verified in CS" in err
-    assert {row[0] for row in csv.reader(out.splitlines()[1:])} == {"Noisy", "Noisy*2,gla"}
-    assert {row.attention for row in read_rows(remembered())} == {
-        "gla",
-        *(["Noisy", "Noisy*2,gla"] if is_sound else []),
-    }
+    cab("verify", "gla")
+    stack = mine("stack", "* 1.0" if is_sound else "+ next(CALLS)") + "*2,gla"
+    printed = cab("verify", stack, "--csv", status=0 if is_sound else 1)
+    assert "gla is already verified in CS" in printed.err
+    assert {row["attention"] for row in printed.rows} == {"Mine", "Mine*2,gla"}
+    passed = {"Mine", "Mine*2,gla"} if is_sound else set()
+    assert {row.attention for row in read_rows(remembered())} == {"gla"} | passed

@@ -13,7 +13,7 @@ from backbones.gpt2 import GPT2
 from cab import UserError, register_backbone, register_task
 from cab.config.compose import Composer, check_overrides, compose, hydra_composed
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
-from cab.registry.tables import ADDED, config_folders, read_rows, read_table, tuned_options
+from cab.registry.tables import ADDED, read_rows, read_table, tuned_options
 from cab.runner.cell import runnable_cells
 from cab.runner.launch import expand
 from cab.runner.suite import suite_sweeps
@@ -101,7 +101,7 @@ def test_the_command_line_wins():
 
 
 @pytest.fixture
-def plugin(tmp_path, monkeypatch):
+def plugin(tmp_path, monkeypatch, read_again):  # noqa: ARG001
     """The folder of configurations of a package that has a backbone and a task, and names both in entry points."""
 
     @register_backbone("own_net", paper="-", tasks={"lm": "CS"})
@@ -117,11 +117,7 @@ def plugin(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint("own", "plugin_with_configs.configs", "cab.configs")
     monkeypatch.setattr("cab.registry.tables.entry_points", lambda group: [point] if group == point.group else [])
-    for cached in (config_folders, read_rows):
-        cached.cache_clear()
     yield folder
-    for cached in (config_folders, read_rows):
-        cached.cache_clear()
     del BACKBONES._entries["own_net"], TASKS._entries["own_task"]
 
 
@@ -231,19 +227,10 @@ def test_the_cells_of_table_3_are_composed_as_by_hydra_alone():
             assert configs[number] == alone, cells[number]
 
 
-def test_options_of_an_attention_in_a_file_of_settings_are_kept(tmp_path, monkeypatch):
-    (tmp_path / "recipe" / "lstf").mkdir(parents=True)
-    (tmp_path / "preset").mkdir()
-    (tmp_path / "preset" / "few.yaml").write_text("# @package _global_\npreset: few\n")
-    (tmp_path / "recipe" / "lstf" / "few.yaml").write_text("# @package _global_\nattention: {num_landmarks: 5}\n")
-    (tmp_path / "size" / "informer").mkdir(parents=True)
-    (tmp_path / "size" / "informer" / "few.yaml").write_text("{}\n")
-    monkeypatch.setenv(ADDED, str(tmp_path))
-    config_folders.cache_clear()
-    try:
-        composer, cell = Composer(), ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "preset=few"]
-        for attention in ("abc", "abc", "nystromformer"):
-            config = composer([*cell, f"attention={attention}"])
-            assert config["attention"]["num_landmarks"] == 5, attention
-    finally:
-        config_folders.cache_clear()
+def test_options_of_an_attention_in_a_file_of_settings_are_kept(own_configs, monkeypatch):
+    (own_configs / "recipe/lstf/tiny.yaml").write_text("# @package _global_\nattention: {num_landmarks: 5}\n")
+    monkeypatch.setenv(ADDED, str(own_configs))
+    composer, cell = Composer(), ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "preset=tiny"]
+    for attention in ("abc", "abc", "nystromformer"):
+        config = composer([*cell, f"attention={attention}"])
+        assert config["attention"]["num_landmarks"] == 5, attention

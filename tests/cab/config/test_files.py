@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import yaml
 
-from cab.cli.main import main
 from cab.registry import tables
+from tests.helpers.command import Command
 
 pytestmark = pytest.mark.usefixtures("own_configs")
 CELL = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke"]
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+def printed(cab: Command, *arguments: object) -> dict[str, Any]:
     tables.config_folders.cache_clear()
-    capsys.readouterr()
-    assert main(["run", *arguments, "--cfg", "job"]) == 0
-    config: dict[str, object] = yaml.safe_load(capsys.readouterr().out)
-    return config
+    return yaml.safe_load(cab("run", *arguments, "--cfg", "job").out)
 
 
 @pytest.mark.parametrize(
@@ -32,74 +30,66 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, ob
         ],
     ],
 )
-def test_a_saved_configuration_is_repeated(options, tmp_path, capsys):
-    saved = printed(capsys, *CELL, *options)
+def test_a_saved_configuration_is_repeated(options, tmp_path, cab):
+    saved = printed(cab, *CELL, *options)
+    assert saved["attention"].keys() == {"name", "num_landmarks", "short_convolution", "output_gate"}
+    assert "${" not in str(saved)
+    assert [path.name for path in tmp_path.iterdir()] == ["own settings"]
     (tmp_path / "saved.yaml").write_text(yaml.safe_dump(saved))
-    assert printed(capsys, "--config", "saved.yaml") == saved
-    changed = printed(capsys, "--config", "saved.yaml", "attention=vanilla", "seed=9")
-    assert (changed["attention"], changed["seed"]) == ({"name": "vanilla"} | dict(changed["attention"]), 9)
+    assert printed(cab, "--config", "saved.yaml") == saved
+    changed = printed(cab, "--config", "saved.yaml", "attention=vanilla", "seed=9")
+    assert (changed["attention"]["name"], changed["seed"]) == ("vanilla", 9)
     assert "num_landmarks" not in changed["attention"]
 
 
-def test_experiments_and_presets_of_ones_own(own_configs, capsys):
-    found = printed(capsys, "--config-dir", str(own_configs), "experiment=mine", "trainer.betas=[0.7,0.9]")
-    expected = printed(
-        capsys,
-        *["--config-dir", str(own_configs)],
-        *[option.replace("smoke", "tiny") for option in CELL],
-        *["trainer.learning_rate=0.003", "trainer.betas=[0.7,0.9]", "attention.num_landmarks=5", "trainer.max_steps=2"],
-    )
-    assert found == expected
+def test_experiments_and_presets_of_ones_own(own_configs, cab):
+    options = ["--config-dir", own_configs, "trainer.betas=[0.7,0.9]"]
+    found = printed(cab, *options, "experiment=mine")
+    options += [option.replace("smoke", "tiny") for option in CELL]
+    options += ["trainer.learning_rate=0.003", "attention.num_landmarks=5", "trainer.max_steps=2"]
+    assert found == printed(cab, *options)
     assert found["preset"] == "tiny"
 
 
-def test_a_folder_of_configurations_is_added_for_one_command(own_configs, capsys, cab):
+def test_a_folder_of_configurations_is_added_for_one_command(own_configs, cab):
     before = tables.config_folders(), tables.presets(), os.environ.get(tables.ADDED)
-    assert printed(capsys, "--config-dir", str(own_configs), "experiment=mine")["preset"] == "tiny"
+    assert printed(cab, "--config-dir", own_configs, "experiment=mine")["preset"] == "tiny"
     assert (tables.config_folders(), tables.presets(), os.environ.get(tables.ADDED)) == before
     assert "unknown experiment 'mine'" in cab("run", "experiment=mine", "--cfg", "job", status=2).err
 
 
-MISTAKES = [
-    ("attention: {window_sizes: 3}", "attention 'local' has no option 'window_sizes'"),
-    ("attention: {window_size: three}", "attention.window_size: Input should be a valid integer, got 'three'"),
-    ("trainer: {max_steps: ten}", "trainer.max_steps: Input should be a valid integer, got 'ten'"),
-    ("trainer: {max_stepz: 3}", "unknown option 'trainer.max_stepz': did you mean 'trainer.max_steps'?"),
-    ("seed: two", "seed: Input should be a valid integer, got 'two'"),
-]
+WRONG_SIZE = "attention.window_size: Input should be a valid integer, got 'three'"
 
 
 @pytest.mark.parametrize(
     ("place", "line", "message"),
     [
-        (place, *row)
-        for place, rows in (("experiment", MISTAKES[:2]), ("preset", MISTAKES[1:4:2]), ("config", MISTAKES[2::2]))
-        for row in rows
+        ("experiment", "attention: {name: local, window_sizes: 3}", "attention 'local' has no option 'window_sizes'"),
+        ("experiment", "attention: {name: local, window_size: three}", WRONG_SIZE),
+        ("preset", "attention: {window_size: three}", WRONG_SIZE),
+        ("preset", "trainer: {max_stepz: 3}", "unknown option 'trainer.max_stepz': did you mean 'trainer.max_steps'?"),
+        ("config", "trainer: {max_steps: ten}", "trainer.max_steps: Input should be a valid integer, got 'ten'"),
+        ("config", "seed: two", "seed: Input should be a valid integer, got 'two'"),
     ],
 )
-def test_a_mistake_in_a_file_names_the_file(place, line, message, tmp_path, capsys):
-    file = tmp_path / ("preset" if place == "preset" else "experiment") / "mine.yaml"
+def test_a_mistake_in_a_file_names_the_file(place, line, message, tmp_path, cab):
+    file = tmp_path / place / "mine.yaml"
     file.parent.mkdir()
-    header = "# @package _global_\ndefaults: [smoke, _self_]\n" if place == "preset" else ""
-    file.write_text(f"{header}{line.replace('attention: {', 'attention: {name: local, ') if not header else line}\n")
-    chosen = ["preset=mine"] if place == "preset" else ["preset=smoke", "experiment=mine"]
-    more = ["--config", str(file), "preset=smoke"] if place == "config" else ["--config-dir", str(tmp_path), *chosen]
-    cell = ["task=lstf", "dataset=synthetic", "pattern=NS"]
-    named = [] if "attention" in line and not header else ["attention=local"]
+    file.write_text("# @package _global_\ndefaults: [smoke, _self_]\n" * (place == "preset") + f"{line}\n")
+    cell = ["task=lstf", "dataset=synthetic", "pattern=NS", *([] if "name:" in line else ["attention=local"])]
+    cell += ["preset=mine"] if place == "preset" else ["preset=smoke"]
+    cell += ["--config", file] if place == "config" else ["--config-dir", tmp_path]
+    cell += ["experiment=mine"] if place == "experiment" else []
     for mode in ([], ["-m"]):
-        assert main(["run", *mode, *cell, *named, *more, "--dry-run", f"results_dir={tmp_path}"]) == 2
-        [said] = [text for text in capsys.readouterr().err.splitlines() if text.startswith("cab: ")]
+        err = cab("run", *mode, *cell, "--dry-run", f"results_dir={tmp_path}", status=2).err
+        [said] = [text for text in err.splitlines() if text.startswith("cab: ")]
         assert said.startswith(f"cab: error: {file}: {message}")
-    key, _, value = line.partition(": ")
-    option = f"{key}.{value[1:-1]}".replace(": ", "=") if value[0] == "{" else f"{key}={value}"
-    assert main(["run", *cell, "attention=local", "preset=smoke", option, "--cfg", "job"]) == 2
-    assert str(file) not in capsys.readouterr().err, "the command line has the mistake"
 
 
-def test_a_mistake_of_the_command_line_is_not_that_of_a_file(tmp_path, capsys):
+def test_a_mistake_of_the_command_line_is_not_that_of_a_file(tmp_path, cab):
     """Which sets an option of the same name in another group."""
     file = tmp_path / "job.yaml"
     file.write_text("defaults:\ntrainer: {max_steps: 2}\n")
     cell = ["task=lstf", "dataset=synthetic", "pattern=NS", "attention=local", "preset=smoke", "--config", str(file)]
-    assert main(["run", *cell, "attention.max_steps=3", "--cfg", "job"]) == 2
-    assert "cab: error: attention 'local' has no option 'max_steps'" in capsys.readouterr().err
+    err = cab("run", *cell, "attention.max_steps=3", "--cfg", "job", status=2).err
+    assert "cab: error: attention 'local' has no option 'max_steps'" in err

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from cab.efficiency import machine, protocols
+from cab.efficiency import machine, protocols, workload
+from tests.helpers.command import Command, Printed
+
+Measured = tuple[list[dict[str, str]], Printed]
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +18,17 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocols, "MAX_CALLS", 1)
     monkeypatch.setitem(machine.PRODUCT_SIZE, "cpu", 16)
     monkeypatch.setitem(machine.COPIED_BYTES, "cpu", 2**12)
+
+
+@pytest.fixture
+def efficiency(cab: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Measured]:
+    """Measure small layers with the command: the rows of its file, which is in a new folder, and what it printed."""
+    small = ["--batch-size", 2, "--embed-dim", 8, "--num-heads", 2, "--device", "cpu", "--repeats", 2]
+
+    def measured(*arguments: object, verifies: bool = False) -> Measured:
+        monkeypatch.setattr(workload, "DECODED", 2)
+        out = tmp_path / "made" / "costs.csv"
+        printed = cab("efficiency", *small, "--out", out, *arguments, *([] if verifies else ["--no-verify"]))
+        return list(csv.DictReader(out.open(newline=""))), printed
+
+    return measured

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from cab import Pattern, kernels
 from cab.cli.efficiency import BACKENDS, _kernel_checks, _plans, add_arguments
 from cab.efficiency import protocols, workload
+from cab.efficiency.benchmark import Plan
 from cab.efficiency.cost import Cost, Former, write_costs
 from cab.efficiency.operations import Operations
 from cab.efficiency.protocols import measure_length
@@ -51,16 +52,6 @@ class Squaring(nn.Module):
         return self.square(query)
 
 
-class OnBackend(Fake):
-    backend = ""
-
-    @classmethod
-    def of(cls, module: nn.Module, backend: str) -> OnBackend:
-        subject = cls(f"square@{backend}", module)
-        object.__setattr__(subject, "backend", backend)
-        return subject
-
-
 @pytest.mark.parametrize(
     ("backend", "ran", "detail"),
     [
@@ -72,13 +63,11 @@ class OnBackend(Fake):
     ],
 )
 @pytest.mark.parametrize("phase", ["forward+backward", "forward-graph"])
-def test_a_named_backend_computes_or_is_unsupported(
-    phase: str, backend: str, ran: str, detail: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_backend_computes_or_is_unsupported(phase, backend, ran, detail, monkeypatch) -> None:
     monkeypatch.setattr(kernels, "_OPERATIONS", {})
     monkeypatch.setattr(workload, "capture_graph", lambda _: lambda: None)  # a replay calls no operation
     log: list[str] = []
-    (cost,) = measure_length([OnBackend.of(Squaring(log), backend)], Pattern.NS, phase, 5, SMALL)
+    (cost,) = measure_length([Fake("square", Squaring(log), backend=backend)], Pattern.NS, phase, 5, SMALL)
     assert {*log} <= ({ran} if ran else {"pytorch"})  # its reference ran before it was found that triton has none
     if ran:
         assert (cost.status, cost.backends) == ("ok", detail)
@@ -98,7 +87,7 @@ def test_a_triton_kernel_has_the_operations_of_its_reference(monkeypatch: pytest
     monkeypatch.setattr(protocols, "count_operations", count)
     kernel = Backend("triton", torch.square, device="cpu", refuses=lambda _: "a counter" if counting else None)
     module.square.backends = (kernel,)
-    case = protocols.Case(OnBackend.of(module, "triton"))
+    case = protocols.Case(Fake("square", module, backend="triton"))
     protocols.attempt(case, partial(protocols.prepare, case, Pattern.NS, "forward", 5, SMALL), SMALL)
     assert (case.status, case.facts["backends"]) == ("ok", "square=triton")
     assert case.operations is not None
@@ -109,21 +98,25 @@ def test_backends_of_the_command_are_those_of_the_registry() -> None:
     assert BACKENDS == kernels.NAMES
 
 
-def plan_of(*words: str) -> list[str]:
+def plans_of(*words: str) -> list[Plan]:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    (plan,) = _plans(parser.parse_args([*words, "--lengths", "5"]))
+    return _plans(parser.parse_args(words))
+
+
+def labels_of(*words: str) -> list[str]:
+    (plan,) = plans_of(*words, "--lengths", "5")
     return [subject.label for subject in plan.attentions]
 
 
 def test_softmax_has_rows_of_its_kernels_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     fused = ["vanilla", "vanilla@flash", "vanilla@cudnn", "vanilla@efficient", "eager"]
-    assert plan_of("abc", "--device", "cuda") == [*fused, "abc"]
-    assert plan_of("abc", "--device", "cuda", "--kernels", "flash") == [*fused, "abc", "abc@flash"]
-    assert plan_of("vanilla", "--device", "cuda", "--kernels", "flash") == fused
-    assert plan_of("abc", "--device", "cuda", "--protocol", "paper") == ["vanilla", "eager", "abc"]
-    assert plan_of("vanilla", "--device", "cpu", "--kernels", "flash") == ["vanilla", "vanilla@flash", "eager"]
+    assert labels_of("abc", "--device", "cuda") == [*fused, "abc"]
+    assert labels_of("abc", "--device", "cuda", "--kernels", "flash") == [*fused, "abc", "abc@flash"]
+    assert labels_of("vanilla", "--device", "cuda", "--kernels", "flash") == fused
+    assert labels_of("abc", "--device", "cuda", "--protocol", "paper") == ["vanilla", "eager", "abc"]
+    assert labels_of("vanilla", "--device", "cpu", "--kernels", "flash") == ["vanilla", "vanilla@flash", "eager"]
 
 
 # --- compiled modules and graphs ---
@@ -164,9 +157,6 @@ def test_a_graph_has_the_memory_and_operations_of_the_forward_pass(monkeypatch: 
     assert graph.seconds > 0
 
 
-# --- an earlier table ---
-
-
 def test_changes_from_an_earlier_table(tmp_path: Path) -> None:
     """Of costs with the same setting; the time changes if the percentiles of both tables do not overlap."""
     before = Cost("abc", "CS", "forward", 5, seconds=2.0, bytes=100, p10=1.0, p90=3.0, dtype="float32")
@@ -188,9 +178,6 @@ def test_changes_from_an_earlier_table(tmp_path: Path) -> None:
         assert changed(before, 4.0, **other) == (None, None, "")
 
 
-# --- backends that have not passed ---
-
-
 def test_a_time_of_a_backend_that_has_not_passed_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each attention is checked once per pattern, and not at all if no backend ran."""
     asked: list[tuple[str, str]] = []
@@ -201,9 +188,7 @@ def test_a_time_of_a_backend_that_has_not_passed_is_marked(monkeypatch: pytest.M
         return [*found, Agreement("unit", "fla", 2.0, 1.0, "output")]
 
     monkeypatch.setattr("cab.verification.on_demand.kernels.agreements", agreements)
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    plans = _plans(parser.parse_args(["gla", "--kernels", "fla", "--pattern", "CS", "--device", "cpu"]))
+    plans = plans_of("gla", "--kernels", "fla", "--pattern", "CS", "--device", "cpu")
     cost = Cost("gla@fla", "CS", "forward", 64, seconds=1.0, backends="recurrence=fla (triton: no)")
     inexact = dataclasses.replace(cost, attention="gla", backends="recurrence=fla; unit=fla+pytorch")
     other = dataclasses.replace(cost, backends="recurrence=fla; rms_norm=fla")

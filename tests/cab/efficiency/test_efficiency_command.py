@@ -1,39 +1,20 @@
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from cab.cli.main import main
 from cab.efficiency.cost import COST_COLUMNS, Cost
 from cab.efficiency.subjects import AttentionSubject, select_attentions
 from cab.patterns import Pattern
 
-TINY = ["--batch-size", "1", "--embed-dim", "8", "--num-heads", "2", "--device", "cpu", "--repeats", "2"]
 
-
-def costs_of(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
-def efficiency(*arguments: str) -> int:
-    return main(["efficiency", *arguments, *TINY])
-
-
-def test_costs_in_the_columns_that_are_read_elsewhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cab.efficiency.workload.DECODED", 2)
-    out = tmp_path / "made" / "costs.csv"
-    arguments = ["abc", "--pattern", "NS", "CS", "--phase", "forward", "decode", "--lengths", "9", "4", "--no-verify"]
-    assert efficiency(*arguments, "--out", str(out), "--csv") == 0
-    captured = capsys.readouterr()
-    assert captured.out == out.read_text()
-    rows = costs_of(captured.out)
+def test_costs_in_the_columns_that_are_read_elsewhere(efficiency) -> None:
+    arguments = ["abc", "--pattern", "NS", "CS", "--phase", "forward", "decode", "--lengths", "9", "4", "--csv"]
+    rows, printed = efficiency(*arguments)
+    assert printed.rows == rows
     assert list(rows[0]) == list(COST_COLUMNS)
     assert list(rows[0])[:6] == ["attention", "pattern", "phase", "length", "seconds", "bytes"]
     measured = {(row["pattern"], row["phase"], row["length"], row["attention"]) for row in rows}
@@ -42,47 +23,34 @@ def test_costs_in_the_columns_that_are_read_elsewhere(
     assert all(float(row["p10"]) <= float(row["seconds"]) <= float(row["p90"]) for row in rows)
     assert all(int(row["bytes"]) > 0 for row in rows)
     assert {row["relative_to_softmax"] for row in rows if row["attention"] == "vanilla"} == {"1"}
-    assert {(row["attention"], row["complexity"]) for row in rows} == {
-        ("vanilla", "n^2"),
-        ("eager", "n^2"),
-        ("abc", "n"),
-        ("projections", ""),
-    }
-    assert "NS skipped in phase decode" in captured.err
-    facts = {"protocol": "default", "repeats": "2", "batch_size": "1", "dtype": "float32", "device": "cpu"}
+    complexities = {"vanilla": "n^2", "eager": "n^2", "abc": "n", "projections": ""}
+    assert {(row["attention"], row["complexity"]) for row in rows} == {*complexities.items()}
+    assert "NS skipped in phase decode" in printed.err
+    facts = {"protocol": "default", "repeats": "2", "batch_size": "2", "dtype": "float32", "device": "cpu"}
     assert all(row | facts == row for row in rows)
 
 
-def test_costs_of_generation_by_batch_size(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_costs_of_generation_by_batch_size(efficiency) -> None:
     """Reading a prompt counts the operations of a forward pass; the size of the state grows with the batch."""
-    monkeypatch.setattr("cab.efficiency.workload.DECODED", 2)
-    out = tmp_path / "costs.csv"
-    sizes = ["--embed-dim", "8", "--num-heads", "2", "--device", "cpu", "--repeats", "2", "--lengths", "20"]
-    phases = ["--phase", "forward", "prefill", "decode", "--batch-size", "1", "3"]
-    names = ["linear", "--pattern", "CS", "CC", "--no-verify", "--out", str(out)]
-    assert main(["efficiency", *names, *phases, *sizes]) == 0
-    rows = {
-        (row["attention"], row["pattern"], row["phase"], row["batch_size"]): row for row in costs_of(out.read_text())
-    }
+    plan = ["--pattern", "CS", "CC", "--phase", "forward", "prefill", "decode", "--batch-size", 1, 3, "--lengths", 20]
+    costs, printed = efficiency("linear", *plan)
+    assert all(float(row["roof_share"]) > 0 and row["roof"] in ("compute", "memory") for row in costs)
+    assert "roof" in printed.out
+    rows = {(row["attention"], row["pattern"], row["phase"], row["batch_size"]): row for row in costs}
     for pattern, batch in product(("CS", "CC"), "13"):
         prompt, forward = (rows["eager", pattern, phase, batch] for phase in ("prefill", "forward"))
         assert float(prompt["seconds"]) > 0
         assert prompt["product_flops"] == forward["product_flops"]
         assert int(prompt["least_bytes"]) > int(forward["least_bytes"])  # it keeps a state
-        assert int(rows["linear", pattern, "decode", "3"]["bytes"]) == 3 * int(
-            rows["linear", pattern, "decode", "1"]["bytes"]
-        )
+        one, three = (int(rows["linear", pattern, "decode", size]["bytes"]) for size in "13")
+        assert three == 3 * one
         assert ("projections", pattern, "prefill", batch) not in rows
-    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("batch ")]
+    titles = [line for line in printed.out.splitlines() if line.startswith("batch ")]
     assert {title.split(",")[0] for title in titles} == {"batch 1", "batch 3"}
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
-def test_an_existing_file_is_replaced_at_the_end(
-    error: type[BaseException] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_existing_file_is_replaced_at_the_end(error, tmp_path, monkeypatch, cab) -> None:
     """An interrupted command leaves it as it was, and no other file."""
 
     def costs(*_: object, **__: object) -> Iterator[Cost]:
@@ -93,26 +61,20 @@ def test_an_existing_file_is_replaced_at_the_end(
     monkeypatch.setattr("cab.efficiency.benchmark.measure", costs)
     out = tmp_path / "costs.csv"
     out.write_text("old")
-    assert efficiency("abc", "--lengths", "4", "--no-verify", "--out", str(out)) == (130 if error else 0)
+    cab("efficiency", "abc", "--lengths", 4, "--no-verify", "--out", out, status=130 if error else 0)
     assert (out.read_text() == "old") == bool(error)
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_the_papers_protocol_has_its_own_defaults_and_no_roofline(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "costs.csv"
-    assert efficiency("abc", "--lengths", "6", "--protocol", "paper", "--no-verify", "--out", str(out)) == 0
-    assert "roof" not in capsys.readouterr().out
-    rows = costs_of(out.read_text())
+def test_the_papers_protocol_has_its_own_defaults_and_no_roofline(efficiency) -> None:
+    rows, printed = efficiency("abc", "--lengths", "6", "--protocol", "paper")
+    assert "roof" not in printed.out
     assert [row["attention"] for row in rows] == ["vanilla", "eager", "abc"]
     assert {row["protocol"] for row in rows} == {"paper"}
     assert {row["relative_to_softmax"] for row in rows} == {""}
 
 
-def test_what_fails_verification_is_not_timed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_fails_verification_is_not_timed(monkeypatch, efficiency) -> None:
     from cab import verification
     from cab.records import verified
     from cab.verification import CheckResult
@@ -128,35 +90,12 @@ def test_what_fails_verification_is_not_timed(
 
     monkeypatch.setattr(verification, "verify_attention", verify)
     monkeypatch.setattr(verified, "is_verified", lambda _code, pattern: pattern == "CS")
-    assert efficiency("abc:num_landmarks=3", "--pattern", "NS", "CS", "--lengths", "5", "7", "--csv") == 0
-    rows = costs_of(capsys.readouterr().out)
+    rows, _ = efficiency("abc:num_landmarks=3", "--pattern", "NS", "CS", "--lengths", 5, 7, verifies=True)
     refused = [(row["pattern"], row["length"], row["seconds"], row["detail"]) for row in rows if row["status"] != "ok"]
     assert refused == [("CS", "5", "", "fails look_ahead"), ("CS", "7", "", "fails look_ahead")]
     changed = ("abc", {"num_landmarks": 3})  # by its options: no row speaks of it
     each = [("NS", ("vanilla", {})), ("NS", ("eager", {})), ("NS", changed), ("CS", changed)]
     assert asked == [(name, pattern, options) for pattern, (name, options) in each]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["abc:window=3"],
-        ["local", "--pattern", "CC"],
-        ["--phase", "decode"],
-        ["--phase", "forward-graph", "--device", "cpu"],
-        ["--compile", "--phase", "decode", "--pattern", "CS"],
-        ["--compile", "--protocol", "paper"],
-        ["--kernels", "fla", "--protocol", "paper"],
-        ["--phase", "forward+backward", "--protocol", "paper"],
-        ["--protocol", "lra", "--phase", "decode", "--pattern", "NS", "CS"],
-        ["--packed", "uniform", "--protocol", "paper"],
-        ["--packed", "uniform", "--phase", "decode", "--pattern", "CS"],
-        ["--lengths", "0"],
-        ["--embed-dim", "10", "--num-heads", "4"],
-    ],
-)
-def test_what_has_no_cost_is_refused(arguments: list[str], refused: Callable[..., str]) -> None:
-    refused("efficiency", *arguments, "--no-verify", words=[])
 
 
 def test_selection_begins_with_the_baselines_and_leaves_out_what_has_no_such_pattern() -> None:
@@ -177,6 +116,6 @@ def test_sizes_of_appendix_g_hold_in_the_pattern_that_it_measures() -> None:
     assert AttentionSubject.parse("mca").for_length(256).options == {}
 
 
-def test_costs_are_drawn_by_length(tmp_path: Path) -> None:
-    assert efficiency("abc", "--lengths", "4", "8", "--no-verify", "--plot", str(tmp_path)) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"ns-forward-time.png", "ns-forward-memory.png"}
+def test_costs_are_drawn_by_length(tmp_path: Path, efficiency) -> None:
+    efficiency("abc", "--lengths", "4", "8", "--plot", tmp_path / "plots")
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"ns-forward-time.png", "ns-forward-memory.png"}

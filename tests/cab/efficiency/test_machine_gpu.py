@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -19,7 +18,6 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.overrides import TorchFunctionMode
 
 from cab import kernels
-from cab.cli.main import main
 from cab.efficiency import benchmark, gpu, machine, protocols
 from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import LAUNCH_BOUND, Cost
@@ -276,21 +274,17 @@ class OnCpu(TorchFunctionMode):
 
 
 @pytest.mark.usefixtures("smi")
-def test_the_command_runs_as_on_a_gpu(cuda: Gpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_command_runs_as_on_a_gpu(cuda: Gpu, monkeypatch: pytest.MonkeyPatch, efficiency) -> None:
     """Every phase, with the columns of a GPU in each row that was measured."""
-    monkeypatch.setattr("cab.efficiency.workload.DECODED", 2)
     monkeypatch.setattr("cab.efficiency.workload.capture_graph", lambda call: call)
     monkeypatch.setattr("cab.runner.provenance.hardware", lambda _: {"gpu": "fake", "threads": 1})
     for module in ("protocols", "workload"):
         monkeypatch.setattr(f"cab.efficiency.{module}.peak_bytes", lambda *_: 100)
     monkeypatch.setattr(Machine, "_time", lambda machine: (machine.products.append(1e-9), machine.copies.append(1e-9)))
-    out = tmp_path / "costs.csv"
-    sizes = ["--lengths", "5", "--batch-size", "2", "--embed-dim", "8", "--num-heads", "2", "--repeats", "2"]
     phases = ["--phase", "forward", "forward-graph", "forward+backward", "prefill", "decode", "decode-graph"]
-    names = ["linear", "--kernels", "pytorch", "--pattern", "CS", "--device", "cuda", "--no-verify"]
+    names = ["linear", "--kernels", "pytorch", "--pattern", "CS", "--device", "cuda", "--lengths", "5"]
     with OnCpu(cuda):
-        assert main(["efficiency", *names, *sizes, *phases, "--out", str(out)]) == 0
-    rows = list(csv.DictReader(out.open(newline="")))
+        rows, _ = efficiency(*names, *phases)
     assert {row["phase"] for row in rows} == {*phases[1:]}
     statuses = {(row["attention"], row["status"]) for row in rows if row["phase"] == "forward"}
     assert statuses == {(name, "ok") for name in ("projections", "vanilla", "eager", "linear", "linear@pytorch")} | {

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
-import pytest
 import torch
 
 from cab import Pattern
-from cab.cli.main import main
 from cab.efficiency.network import NetworkSubject
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
 
 SETTING = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=2)
-TINY = ["--batch-size", "2", "--embed-dim", "8", "--num-heads", "2", "--device", "cpu", "--repeats", "2"]
 
 
 def test_a_step_changes_the_weights_and_inference_does_not() -> None:
@@ -39,14 +33,10 @@ def test_attentions_have_the_options_of_the_arena() -> None:
         assert first.num_landmarks == second.num_landmarks == landmarks
 
 
-def test_the_command_measures_a_batch_at_every_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "costs.csv"
-    arguments = ["local", "--protocol", "lra", "--lengths", "16", "32", "--no-verify", "--out", str(out), *TINY]
-    assert main(["efficiency", *arguments]) == 0
-    text = capsys.readouterr().out
-    assert "steps per second (relative to vanilla)" in text
-    assert "MiB (relative to vanilla)" in text
-    rows = list(csv.DictReader(out.open()))
+def test_the_command_measures_a_batch_at_every_length(efficiency) -> None:
+    rows, printed = efficiency("local", "--protocol", "lra", "--lengths", "16", "32")
+    assert "steps per second (relative to vanilla)" in printed.out
+    assert "MiB (relative to vanilla)" in printed.out
     assert {(row["attention"], row["length"]) for row in rows} == {
         (name, length) for name in ("vanilla", "eager", "local") for length in ("16", "32")
     }

@@ -10,12 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import Cost
 from cab.efficiency.machine import COPIED_BYTES, PRODUCT_SIZE, Machine, under_roof
 from cab.efficiency.operations import Operations, count_operations
 from cab.efficiency.protocols import measure_length, work
-from cab.efficiency.report import tables
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, select_attentions
 from cab.efficiency.workload import DECODED, PHASES, make_inputs
@@ -147,10 +145,3 @@ def test_the_machine_is_timed_in_every_round() -> None:
     machine.products, machine.copies = [2.0, 1.0, 9.0], [2.0] * 3
     size, copied = PRODUCT_SIZE["cpu"], COPIED_BYTES["cpu"]
     assert machine.rates() == {"matmul_rate": size**3, "bandwidth": copied}
-
-
-def test_costs_and_tables_have_the_share() -> None:
-    subject = AttentionSubject.parse("vanilla")
-    costs = list(measure(Plan([subject], [], [Pattern.NS], ["forward"], [16], SMALL)))
-    assert all(cost.roof_share > 0 and cost.roof in ("compute", "memory") for cost in costs)
-    assert "roof" in tables(costs)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import resource
 import signal
-import sys
 import time
-from collections.abc import Callable
 
-import numpy as np
 import psutil
 import pytest
 import torch
@@ -60,9 +58,8 @@ def test_pairs_that_a_choice_keeps(phase: str, kept: float, monkeypatch: pytest.
 def test_each_round_calls_every_module_once_in_a_random_order() -> None:
     log: list[str] = []
     count = 30
-    setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=count)
     subjects = [Fake(label, Scores(log, label)) for label in "abc"]
-    measure_length(subjects, Pattern.NS, "forward", 5, setting)
+    measure_length(subjects, Pattern.NS, "forward", 5, dataclasses.replace(SMALL, repeats=count))
     warm_up, rounds = log[: -3 * count], log[-3 * count :]
     assert warm_up == ["a"] * 4 + ["b"] * 4 + ["c"] * 4  # two to warm up, one for the memory, one to count
     orders = [tuple(rounds[at : at + 3]) for at in range(0, 3 * count, 3)]
@@ -88,11 +85,10 @@ def test_short_calls_are_repeated_within_a_round(monkeypatch: pytest.MonkeyPatch
         (MemoryError(), 5, "oom", ""),
         (UserError("length 5 is not a multiple of 4"), 1, "unsupported", "length 5 is not a multiple of 4"),
         (RuntimeError("shapes\ndiffer"), 3, "failed", "RuntimeError: shapes"),
+        (SystemExit(0), 1, "failed", "ExitError: the code called sys.exit(0)"),
     ],
 )
-def test_one_that_fails_is_a_status_and_the_others_are_measured(
-    error: Exception, call: int, status: str, detail: str
-) -> None:
+def test_one_that_fails_is_a_status_and_the_others_are_measured(error, call, status, detail) -> None:
     subjects = [Fake("good", Scores()), Fake("bad", Broken(error, call)), Fake("other", Scores())]
     costs = {cost.attention: cost for cost in measure_length(subjects, Pattern.NS, "forward", 5, SMALL)}
     assert (costs["bad"].status, costs["bad"].detail) == (status, detail)
@@ -103,9 +99,8 @@ def test_one_that_fails_is_a_status_and_the_others_are_measured(
 
 def test_ratios_are_of_the_same_rounds() -> None:
     def case(label: str, samples: list[float], **more: object) -> Case:
-        return Case(
-            Fake(label, nn.Identity(), **more), Workload(lambda: None), has_projections=True, bytes=10, samples=samples
-        )
+        subject = Fake(label, nn.Identity(), **more)
+        return Case(subject, Workload(lambda: None), has_projections=True, bytes=10, samples=samples)
 
     cases = [
         case("projections", [1.0, 2.0, 1.0], kind="projections"),
@@ -127,12 +122,11 @@ def test_ratios_are_of_the_same_rounds() -> None:
 
 
 def test_an_attention_without_query_key_and_value_has_no_projections_to_subtract() -> None:
-    setting = Setting(batch_size=1, embed_dim=8, num_heads=2, repeats=1)
     subjects = [ProjectionsSubject(), *(AttentionSubject.parse(name) for name in ("vanilla", "s4d"))]
-    case = [Case(subject) for subject in subjects]
-    for one in case:
-        protocols.prepare(one, Pattern.NS, "forward", 9, setting)
-    assert [one.has_projections for one in case] == [True, True, False]
+    cases = [Case(subject) for subject in subjects]
+    for case in cases:
+        protocols.prepare(case, Pattern.NS, "forward", 9, SMALL)
+    assert [case.has_projections for case in cases] == [True, True, False]
 
 
 @pytest.mark.parametrize("pattern", [Pattern.CS, Pattern.CC])
@@ -148,7 +142,7 @@ def test_decoding_starts_after_a_prefix_and_counts_the_state(pattern: Pattern, l
 
 def test_precision_that_is_not_declared_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     module = Scores()
-    setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=1, dtype="bfloat16")
+    setting = dataclasses.replace(SMALL, dtype="bfloat16")
     (cost,) = measure_length([Fake("scores", module)], Pattern.NS, "forward", 5, setting)
     assert module.last[3] is torch.bfloat16
     assert cost.status == "ok"
@@ -160,22 +154,14 @@ def test_precision_that_is_not_declared_is_unsupported(monkeypatch: pytest.Monke
 def test_a_row_names_the_kernels_that_ran() -> None:
     """Of another package nothing is counted, whatever other regions of a profile there are."""
 
-    class Borrowing(Scores):
-        def forward(self, query: Tensor) -> Tensor:
-            with torch.profiler.record_function("kernels of some-package"):
-                return super().forward(query)
-
     class Profiled(Scores):
         def forward(self, query: Tensor) -> Tensor:
-            with torch.profiler.record_function("scores"):
+            with torch.profiler.record_function(self.label):
                 return super().forward(query)
 
-    subjects = [Fake("vanilla", Scores()), Fake("profiled", Profiled()), Fake("borrowing", Borrowing())]
+    subjects = [Fake(region, Profiled(label=region)) for region in ("scores", "kernels of some-package")]
     costs = measure_length(subjects, Pattern.NS, "forward", 9, SMALL)
-    assert [(cost.kernels, cost.flops is None) for cost in costs] == [("", False), ("", False), ("some-package", True)]
-
-
-# --- failures ---
+    assert [(cost.kernels, cost.flops is None) for cost in costs] == [("", False), ("some-package", True)]
 
 
 def test_more_than_is_free_raises_and_the_limit_goes_away() -> None:
@@ -186,34 +172,20 @@ def test_more_than_is_free_raises_and_the_limit_goes_away() -> None:
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
-class Calling(nn.Module):
-    def __init__(self, function: Callable[[], None]) -> None:
-        super().__init__()
-        self.function = function
+def test_a_module_that_takes_too_long_is_a_row_and_the_others_are_measured() -> None:
+    class Slow(nn.Module):
+        def forward(self, **_: Tensor) -> None:
+            time.sleep(60)
 
-    def forward(self, query: Tensor) -> Tensor:
-        self.function()
-        return query
-
-
-def test_a_module_that_fails_is_a_row_and_the_others_are_measured() -> None:
-    functions = {"slow": lambda: time.sleep(60), "leaving": lambda: sys.exit(0)}
-    subjects = [Fake(label, Calling(function)) for label, function in functions.items()] + [Fake("vanilla", Scores())]
     setting = Setting(batch_size=1, embed_dim=8, num_heads=1, repeats=2, time_limit=0.5)
-    costs = measure_length(subjects, Pattern.NS, "forward", 16, setting)
-    assert [(cost.attention, cost.status) for cost in costs] == [
-        ("slow", "timeout"),
-        ("leaving", "failed"),
-        ("vanilla", "ok"),
-    ]
-    assert costs[0].detail == "more than --time-limit"
-    assert costs[1].detail == "ExitError: the code called sys.exit(0)"
+    slow, other = measure_length([Fake("a", Slow()), Fake("b", Scores())], Pattern.NS, "forward", 16, setting)
+    assert (slow.status, slow.detail, other.status) == ("timeout", "more than --time-limit", "ok")
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 # --- the paper's protocol ---
 
-EIGHT_CALLS = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=8)
+EIGHT_CALLS = dataclasses.replace(SMALL, repeats=8)
 
 
 class Spy(nn.Module):
@@ -244,9 +216,7 @@ def test_time_is_the_mean_of_the_middle_half_first_call_included(monkeypatch: py
     monkeypatch.setattr(protocols, "perf_counter", lambda: next(ticks))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("the paper does not synchronise"))
     (cost,) = measure_as_paper(Fake("spy", Spy()), Pattern.NS, [5], EIGHT_CALLS)
-    low, high = np.percentile(durations, [25, 75])
-    assert cost.seconds == pytest.approx(np.mean([d for d in durations if low <= d <= high]))
-    assert cost.seconds == pytest.approx(4.5)
+    assert cost.seconds == pytest.approx(4.5)  # of 3, 4, 5 and 6, within the quartiles
 
 
 def test_memory_is_one_peak_for_all_lengths_and_counts_the_weights() -> None:
@@ -263,13 +233,8 @@ def test_memory_is_one_peak_for_all_lengths_and_counts_the_weights() -> None:
 
 
 def test_failure_at_one_length_is_a_status() -> None:
-    class Short(Spy):
-        def forward(self, query: Tensor) -> Tensor:
-            if query.shape[1] > 4:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            return query
-
-    costs = list(measure_as_paper(Fake("short", Short()), Pattern.NS, [4, 5], EIGHT_CALLS))
+    module = Broken(torch.OutOfMemoryError("CUDA out of memory"), 10)  # nine calls per length
+    costs = list(measure_as_paper(Fake("short", module), Pattern.NS, [4, 5], EIGHT_CALLS))
     assert [cost.status for cost in costs] == ["ok", "oom"]
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
 
-from cab.cli.main import main
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, has_projections
 from cab.efficiency.third_party import CHECKOUT, INDEX_FILE, ThirdPartySubject
@@ -21,16 +19,14 @@ SMALL = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=2)
 ROWS = list(csv.DictReader((CHECKOUT / INDEX_FILE).open(newline="")))
 
 
-def subject_of(program: str, options: str = "") -> ThirdPartySubject:
-    [row] = [row for row in ROWS if row["program"].endswith(f":{program}")]
+def subject_of(row: dict[str, str], options: str = "") -> ThirdPartySubject:
     attention = AttentionSubject.parse(":".join(filter(None, (row["attention"], options))))
-    patterns = tuple(map(Pattern.parse, row["patterns"].split()))
-    return ThirdPartySubject(attention, row["name"], str(CHECKOUT / row["program"]), patterns)
+    return ThirdPartySubject(attention, row["name"], str(CHECKOUT / row["program"]), ())
 
 
 @pytest.mark.parametrize("pattern", Pattern)
 def test_multihead_attention_is_the_same_function_as_vanilla(pattern: Pattern) -> None:
-    subject = subject_of("multihead_attention")
+    subject = subject_of(next(row for row in ROWS if row["program"].endswith(":multihead_attention")))
     ours, theirs = subject.attention.build(pattern, SMALL), subject.build(pattern, SMALL)
     state = ours.state_dict()
     theirs.module.load_state_dict(
@@ -46,12 +42,8 @@ def test_multihead_attention_is_the_same_function_as_vanilla(pattern: Pattern) -
     torch.testing.assert_close(theirs(*inputs), ours(*inputs), rtol=1e-4, atol=1e-5)
 
 
-def test_command_compares_in_the_same_rounds(tmp_path: Path) -> None:
-    out = tmp_path / "costs.csv"
-    sizes = ["--batch-size", "1", "--embed-dim", "8", "--num-heads", "2", "--repeats", "2", "--device", "cpu"]
-    command = ["efficiency", "vanilla", "--lengths", "9", *sizes, "--no-verify", "--out", str(out), "--third-party"]
-    assert main(command) == 0
-    rows = {row["attention"]: row for row in csv.DictReader(out.open(newline=""))}
+def test_command_compares_in_the_same_rounds(efficiency) -> None:
+    rows = {row["attention"]: row for row in efficiency("vanilla", "--lengths", "9", "--third-party")[0]}
     ours, theirs = rows["vanilla"], rows["vanilla@torch"]
     assert theirs["kind"] == "third_party"
     assert ours["best_third_party"] == "vanilla@torch"
@@ -96,10 +88,8 @@ CASES = [
 
 @pytest.mark.parametrize(("row", "pattern"), CASES)
 def test_implementation_has_the_shape_of_its_attention_and_gradients(row: dict[str, str], pattern: Pattern) -> None:
-    options = OPTIONS.get(row["attention"], "")
-    attention = AttentionSubject.parse(":".join(filter(None, (row["attention"], options))))
-    module = ThirdPartySubject(attention, row["name"], str(CHECKOUT / row["program"]), ()).build(pattern, MEDIUM)
-    ours = attention.build(pattern, MEDIUM)
+    subject = subject_of(row, OPTIONS.get(row["attention"], ""))
+    ours, module = subject.attention.build(pattern, MEDIUM), subject.build(pattern, MEDIUM)
     assert has_projections(module) == has_projections(ours)
     x, source = (torch.randn(2, LENGTH, 128, requires_grad=True) for _ in range(2))
     inputs = (x, source, source) if pattern.is_cross else (x,)

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cab import Attention, Pattern, build_attention
-from cab.attention import DecodeState
+from cab import Pattern, build_attention
 from cab.efficiency import workload
 from cab.efficiency.protocols import measure_length
 from cab.efficiency.setting import Setting
@@ -42,18 +40,12 @@ class Recorded(TorchDispatchMode):
 
 
 @torch.no_grad()
-def after_a_prefix(name: str, pattern: Pattern) -> tuple[Attention, Tensor, DecodeState]:
-    """The attention, tokens [5, B, D], and the state after 40 others."""
+@pytest.mark.parametrize(("name", "pattern"), CONSTANT)
+def test_a_state_that_stands_is_the_one_that_is_handed_on(name: str, pattern: Pattern) -> None:
     module = with_output(build_attention(name, pattern=pattern, embed_dim=16, num_heads=2)).double().eval()
     source = torch.randn(3, 20, 16).double() if pattern.is_cross else None
     _, state = module.prefill(torch.randn(3, 40, 16).double(), module.init_state(3, key=source, value=source))
-    return module, torch.randn(5, 3, 16).double(), state
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(("name", "pattern"), CONSTANT)
-def test_a_state_that_stands_is_the_one_that_is_handed_on(name: str, pattern: Pattern) -> None:
-    module, tokens, state = after_a_prefix(name, pattern)
+    tokens = torch.randn(5, 3, 16).double()
     step = CudaGraphStep(module, state, tokens[0])
     places = {place: x.data_ptr() for place, x in step.state.items()}
     for token in tokens:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cab import FlaLayer, UserError, use_in_transformers
 
 LENGTH, PADDING, NEW = 9, 4, 12
-ATTENTIONS = [("gla", {}), ("vanilla", {}), ("local", {"window_size": 3}), ("abc", {})]
+IDS = torch.randint(3, 50, (2, LENGTH), generator=torch.Generator().manual_seed(1))
 
 
 class Cache:
@@ -39,59 +39,37 @@ def layer(name: str, index: int = 0, **options: Any) -> FlaLayer:
     return FlaLayer(name, hidden_size=32, num_heads=2, layer_idx=index, **options).eval()
 
 
-class Model(nn.Module):
-    """Two layers between an embedding and a linear map to tokens."""
-
-    def __init__(self, name: str, **options: Any) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layer(name, index, **options) for index in range(2))
-        self.embedding = nn.Embedding(50, 32)
-        self.head = nn.Linear(32, 50)
-
-    def forward(self, ids: Tensor, mask: Tensor, cache: Cache | None) -> Tensor:
-        x = self.embedding(ids)
-        for mixer in self.layers:
-            output, weights, returned = mixer(
-                hidden_states=x,
-                attention_mask=mask,
-                past_key_values=cache,
-                use_cache=cache is not None,
-                output_attentions=False,
-            )
-            assert weights is None
-            assert returned is cache
-            x = nn.functional.layer_norm(output, (32,))
-        return self.head(x)
-
-    @torch.no_grad()
-    def generate(self, ids: Tensor, mask: Tensor, cache: Cache | None = None) -> Tensor:
-        for _ in range(NEW):
-            unread = ids if cache is None else ids[:, cache.num_tokens :]
-            token = self(unread, mask, cache)[:, -1].argmax(-1, keepdim=True)
-            ids, mask = torch.cat([ids, token], dim=1), torch.cat([mask, torch.ones_like(token)], dim=1)
-        return ids
+def through(layers: list[FlaLayer], x: Tensor, mask: Tensor, cache: Cache | None = None) -> Tensor:
+    read = {"attention_mask": mask, "past_key_values": cache, "use_cache": cache is not None}
+    for mixer in layers:
+        output, weights, returned = mixer(hidden_states=x, **read, output_attentions=False)
+        assert weights is None
+        assert returned is cache
+        x = nn.functional.layer_norm(output, (32,))
+    return x
 
 
-def prompt() -> tuple[Tensor, Tensor]:
-    ids = torch.randint(3, 50, (2, LENGTH), generator=torch.Generator().manual_seed(1))
-    mask = torch.ones_like(ids)
+def padded(length: int) -> Tensor:
+    """The mask of two sequences, of which the first has padding before it."""
+    mask = torch.ones(2, length, dtype=torch.long)
     mask[0, :PADDING] = 0
-    return ids, mask
+    return mask
 
 
-def check_generation(cached: Tensor, whole: Tensor, alone: Tensor) -> None:
-    """Tokens are the same with and without cache and padding, and not a constant."""
-    assert torch.equal(cached, whole)
-    assert torch.equal(cached[0, PADDING:], alone[0])
-    assert len(set(cached[:, LENGTH:].flatten().tolist())) > 1
-
-
-@pytest.mark.parametrize(("name", "options"), ATTENTIONS)
-def test_greedy_generation_is_the_same_with_and_without_cache(name, options):
-    model = Model(name, **options)
-    ids, mask = prompt()
-    alone = model.generate(ids[:1, PADDING:], mask[:1, PADDING:])
-    check_generation(model.generate(ids, mask, Cache()), model.generate(ids, mask), alone)
+@pytest.mark.parametrize(
+    ("name", "options"), [("gla", {}), ("vanilla", {}), ("local", {"window_size": 3}), ("abc", {})]
+)
+@torch.no_grad()
+def test_steps_after_a_padded_prompt_give_what_all_tokens_give(name, options):
+    layers, cache = [layer(name, index, **options) for index in range(2)], Cache()
+    x, mask = torch.randn(2, LENGTH + NEW, 32), padded(LENGTH + NEW)
+    whole = through(layers, x, mask)
+    steps = [through(layers, x[:, :LENGTH], mask[:, :LENGTH], cache)]
+    for end in range(LENGTH + 1, LENGTH + NEW + 1):
+        steps.append(through(layers, x[:, cache.num_tokens : end], mask[:, :end], cache))
+    torch.testing.assert_close(torch.cat(steps, dim=1)[mask.bool()], whole[mask.bool()], rtol=1e-4, atol=1e-4)
+    alone = through(layers, x[:1, PADDING:], mask[:1, PADDING:])
+    torch.testing.assert_close(whole[:1, PADDING:], alone, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("caches", [False, True], ids=["whole", "cached"])
@@ -165,29 +143,24 @@ def model(attention: str) -> LlamaForCausalLM:
     ("name", "options"), [("linear", {}), ("local", {"window_size": 3}), ("flash", {}), ("abc", {})]
 )
 def test_a_model_of_transformers_generates_the_same_with_and_without_cache(name, options):
-    built = model(use_in_transformers(name, **options))
-    ids, mask = prompt()
-    cached, whole = (
-        built.generate(ids, attention_mask=mask, max_new_tokens=12, do_sample=False, use_cache=cache)
-        for cache in (True, False)
-    )
-    alone = built.generate(ids[:1, PADDING:], max_new_tokens=12, do_sample=False)
-    check_generation(cached, whole, alone)
+    built, greedy = model(use_in_transformers(name, **options)), {"max_new_tokens": NEW, "do_sample": False}
+    cached, whole = (built.generate(IDS, attention_mask=padded(LENGTH), **greedy, use_cache=u) for u in (True, False))
+    alone = built.generate(IDS[:1, PADDING:], **greedy)
+    assert torch.equal(cached, whole)
+    assert torch.equal(cached[0, PADDING:], alone[0])
+    assert len(set(cached[:, LENGTH:].flatten().tolist())) > 1
 
 
 def test_vanilla_is_the_attention_of_transformers():
-    ids, mask = prompt()
+    mask, attentions = padded(LENGTH), (use_in_transformers("vanilla"), "sdpa")
     with torch.no_grad():
-        ours, theirs = (
-            model(attention)(ids, attention_mask=mask).logits[mask.bool()]
-            for attention in (use_in_transformers("vanilla"), "sdpa")
-        )
+        ours, theirs = (model(name)(IDS, attention_mask=mask).logits[mask.bool()] for name in attentions)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_gradients_reach_the_model():
     built = model(use_in_transformers("linear")).train()
-    built(prompt()[0]).logits.sum().backward()
+    built(IDS).logits.sum().backward()
     assert all(parameter.grad is not None for parameter in built.parameters())
 
 

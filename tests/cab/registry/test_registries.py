@@ -7,7 +7,6 @@ import importlib
 import inspect
 import sys
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from cab.registry.entries import AttentionEntry
 from cab.registry.outlines import Location, module_specs
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
 
-ROOT = Path(__file__).resolve().parents[3]
 HEADER = "from cab import Attention, Backbone, register_attention\n"
 
 

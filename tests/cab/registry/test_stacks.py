@@ -22,7 +22,6 @@ from cab.runner.launch import expand
 from engines.fairseq.command import attention_options
 
 SIZES: dict[str, Any] = {"vocab_size": 9, "embed_dim": 8, "num_heads": 2, "ffn_dim": 8}
-NAMES = ("gla", "vanilla", "gla*3,vanilla")
 CELL = ("task=lm", "dataset=synthetic", "backbone=gpt2", "pattern=CS", "preset=smoke")
 
 
@@ -65,15 +64,11 @@ def test_mistakes_name_the_fix(name, message):
     assert name not in ATTENTIONS
 
 
-def kinds(backbone: Any) -> list[str]:
-    """Return the name of the attention in each layer."""
-    names = {entry.cls: entry.name for entry in map(ATTENTIONS.get, ("linear", "vanilla"))}
-    return [names[type(layer.self_attention)] for layer in backbone.decoder_layers]
-
-
 def test_the_period_is_repeated_to_the_depth_of_the_network():
     backbone = build_backbone("gpt2", attention="linear*2,vanilla", pattern="CS", num_layers=5, **SIZES)
-    assert kinds(backbone) == ["linear", "linear", "vanilla", "linear", "linear"]
+    linear, vanilla = (ATTENTIONS.get(name).cls for name in ("linear", "vanilla"))
+    kinds = [type(layer.self_attention) for layer in backbone.decoder_layers]
+    assert kinds == [linear, linear, vanilla, linear, linear]
     with pytest.raises(UserError, match=r"stack 'linear\*2,vanilla' has 3 layers, and the network only 2 with pattern"):
         build_backbone("gpt2", attention="linear*2,vanilla", pattern="CS", num_layers=2, **SIZES)
 
@@ -83,10 +78,7 @@ def test_options_are_those_of_the_parts():
     assert spec.options == {"local": {"window_size": 8}}
     for options, message in (
         ({"window_size": 8}, r"no option 'window_size' \(parts: local, linear\); set .* attention\.local\.window_size"),
-        (
-            {"local": {"window": 8}},
-            r"no option 'window' \(options: extent, output_gate, short_convolution, window_size\)",
-        ),
+        ({"local": {"window": 8}}, r"'window' \(options: extent, output_gate, short_convolution, window_size\)"),
         ({"local": {"window_size": 0}}, r"attention\.local\.window_size: .* greater than or equal to 1, got 0"),
     ):
         with pytest.raises(UserError, match=message):
@@ -145,8 +137,9 @@ def test_fairseq_reads_the_options_of_parts():
 
 
 def test_a_decode_state_is_that_of_the_mean_layer():
-    sizes = [state_bytes(build_attention(name, pattern="CS", embed_dim=16, num_heads=2), 10) for name in NAMES]
-    assert sizes[2] == (3 * sizes[0] + sizes[1]) // 4
+    layers = [build_attention(n, pattern="CS", embed_dim=16, num_heads=2) for n in ("gla", "vanilla", "gla*3,vanilla")]
+    gla, vanilla, mean = (state_bytes(layer, 10) for layer in layers)
+    assert mean == (3 * gla + vanilla) // 4
     states = [measure_state(ATTENTIONS.get(name), {}) for name in ("gla", "vanilla", "gla,vanilla")]
     assert states[2] == State(states[1].numbers / 2, grows=True)
 
@@ -157,8 +150,7 @@ def test_tables_know_the_installed_code_of_a_stack():
 
 
 def test_a_layer_of_another_library_is_no_stack():
+    message = r"'gla\*3,vanilla' is a stack of CAB's backbones: name the attention of this"
     for make in (use_in_transformers, partial(FlaLayer, hidden_size=8, num_heads=2, layer_idx=0)):
-        with pytest.raises(
-            UserError, match=r"'gla\*3,vanilla' is a stack of CAB's backbones: name the attention of this"
-        ):
+        with pytest.raises(UserError, match=message):
             make("gla*3,vanilla")
