@@ -95,17 +95,6 @@ def test_an_error_of_one_process_ends_all(in_threads, error, expected):
     in_threads(run)
 
 
-def test_random_numbers_of_a_batch_depend_on_the_seed_and_its_number(tmp_path):
-    def draw(_):
-        return float(torch.rand(()))
-
-    alone = DeviceBatches(CPU, seed=1).map(Examples(), 2, draw)
-    assert len({*alone, *DeviceBatches(CPU, seed=2).map(Examples(), 2, draw)}) == 12
-    file = tmp_path / "scores.jsonl"
-    store(file, [0.5, 0.5])
-    assert DeviceBatches(CPU, seed=1, finished=file).map(Examples(), 2, draw) == [0.5, 0.5, *alone[2:]]
-
-
 class Drawn(Examples):
     """Data that are drawn while they are read, such as random views."""
 
@@ -113,11 +102,13 @@ class Drawn(Examples):
         return torch.rand(len(indices)).tolist()
 
 
-def test_data_that_are_drawn_do_not_depend_on_what_was_scored_before(tmp_path):
-    alone = DeviceBatches(CPU, seed=1).map(Drawn(), 2, list)
+@pytest.mark.parametrize(("data", "score"), [(Examples(), lambda _: float(torch.rand(()))), (Drawn(), sum)])
+def test_random_numbers_of_a_batch_depend_on_the_seed_and_its_number(data, score, tmp_path):
+    alone = DeviceBatches(CPU, seed=1).map(data, 2, score)
+    assert len({*alone, *DeviceBatches(CPU, seed=2).map(data, 2, score)}) == 12
     file = tmp_path / "scores.jsonl"
-    store(file, alone[:1])
-    assert DeviceBatches(CPU, seed=1, finished=file).map(Drawn(), 2, list) == alone
+    store(file, [0.5, 0.5])
+    assert DeviceBatches(CPU, seed=1, finished=file).map(data, 2, score) == [0.5, 0.5, *alone[2:]]
 
 
 @pytest.mark.parametrize(

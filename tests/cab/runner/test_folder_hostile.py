@@ -1,4 +1,4 @@
-"""A results folder that somebody else has written: reading it, and running its cells again, executes nothing."""
+"""A results folder that somebody else has written: no command that reads it executes anything."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from cab.cli.main import main
 from cab.records.identity import hash_of, settings
 from cab.records.record import Record, with_checksum
-from cab.runner.run import run_cell
 
 
 class Payload:
@@ -55,15 +53,7 @@ def hostile(uncut, tmp_path):
     for path in folder.glob("*/"):
         for name in ("step-00000009.ckpt", "best-00000009.pt", "last.pt", "weights.pt"):
             (path / name).write_bytes(pickle.dumps(Payload(mark)))
-        torch.save({"state": Payload(mark)}, path / "step-00000008.ckpt")
-        torch.save({"shards": 1}, path / "step-00000010.ckpt")
-        (path / "step-00000010.0-of-1.shard").write_bytes(pickle.dumps(Payload(mark)))
-        torch.save({"shards": "many"}, path / "step-00000011.ckpt")
     return folder
-
-
-def nothing_happened(folder: Path) -> bool:
-    return sorted(path.name for path in folder.parent.iterdir()) in (["results"], ["board", "results"])
 
 
 @pytest.mark.parametrize(
@@ -83,12 +73,4 @@ def test_no_command_executes_what_it_reads(command, hostile):
     for name, path in names.items():
         command = [argument.replace(name, path) for argument in command]
     assert main(command) in (0, 1, 2)
-    assert nothing_happened(hostile)
-
-
-def test_a_run_passes_over_hostile_checkpoints(hostile, troubled, caplog):
-    config = troubled(f"results_dir={hostile}", "retry=[finished]")
-    outcome = run_cell(config)
-    assert outcome.record.status == "finished"
-    assert "skipping unreadable checkpoint" in caplog.text
-    assert nothing_happened(hostile)
+    assert sorted(path.name for path in hostile.parent.iterdir()) in (["results"], ["board", "results"])

@@ -12,6 +12,7 @@ import dataclasses
 import errno
 import functools
 import io
+import itertools
 import json
 import os
 import pickle
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pandas as pd
 import pytest
 import torch
 from filelock import FileLock
@@ -31,12 +33,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from cab import UserError, load_results
 from cab.errors import Preempted
 from cab.records.record import Record, with_checksum
-from cab.runner import provenance
 from cab.runner.folder import PROGRESS, cell_statuses
 from cab.runner.run import run_cell
 from tests.cab.runner.test_folder_hostile import Payload
 from tests.helpers.attentions.trust import SEED
-from tests.helpers.runs.fixtures import troubled_config
+from tests.helpers.runs.fixtures import edit_program, troubled_config
 from tests.helpers.runs.troubled import Troubled, trained
 
 SETTINGS = {
@@ -55,11 +56,17 @@ MOMENTS = ("cell.json", "step-00000002.ckpt", "best-00000003.pt", "step-00000006
 """Files whose replacement is interrupted; the end is the first deletion of progress, with the record written."""
 
 
+def losses_of(folder: Path) -> list[float]:
+    """The mean losses since the row before, in the rows of a run."""
+    return pd.read_csv(folder / "metrics.csv")["loss"].tolist()
+
+
 @functools.cache
-def calm(selection: str) -> Record:
-    """The record of a run that nothing interrupts."""
+def calm(selection: str) -> tuple[Record, list[float]]:
+    """The record and the losses of a run that nothing interrupts."""
     with tempfile.TemporaryDirectory() as folder:
-        return trained(troubled_config(*SETTINGS[selection], f"results_dir={folder}"))
+        record = trained(troubled_config(*SETTINGS[selection], f"results_dir={folder}"))
+        return record, losses_of(Path(folder, record.hash))
 
 
 def flipped(path: Path, state: Any) -> bytes:
@@ -69,11 +76,19 @@ def flipped(path: Path, state: Any) -> bytes:
     return bytes(content)
 
 
+def payload(path: Path) -> bytes:
+    """A pickle that makes a file next to the results when it is loaded."""
+    return pickle.dumps(Payload(path.parents[2] / "executed"))
+
+
 WRONG_MOMENTS = {0: {"step": torch.ones(()), "exp_avg": torch.ones(3), "exp_avg_sq": torch.ones(3)}}
 CHECKPOINTS = {
     "flipped": lambda path, state: flipped(path, state["network"]),
-    "pickle": lambda path, state: pickle.dumps(Payload(path.parents[2] / "executed")),  # noqa: ARG005
+    "pickle": lambda path, state: payload(path),  # noqa: ARG005
     "shard": lambda path, state: state | {"shards": "many"},  # noqa: ARG005
+    "pickled-shard": lambda path, state: (
+        path.with_suffix(".0-of-1.shard").write_bytes(payload(path)) and state | {"shards": 1}
+    ),
     "empty": lambda path, state: {"step": state["step"]},  # noqa: ARG005
     "optimizer": lambda path, state: state | {"optimizer": WRONG_MOMENTS},  # noqa: ARG005
     "history": lambda path, state: state | {"history": {"entries": 3}},  # noqa: ARG005
@@ -87,59 +102,46 @@ FILES = ("best", "no-best", "average", "no-average", "about", "cut", "relabeled"
 FULL = "/dev/full"
 
 
-class FullDisk:
-    """Counts what is created and written below ``folder``; number ``at`` meets a full disk, as a real one reports it.
+@contextlib.contextmanager
+def full_disk(folder: Path, at: int) -> Iterator[None]:
+    """Let number ``at`` of what is created and written below ``folder`` meet a full disk, as a real one reports it.
 
     Files are opened on /dev/full instead, so that the error comes from the system at the first flush. torch.save, which
     writes from C++, gets this path too. Files that are also read are not opened at all: /dev/full has no end.
     """
+    open_file, save, numbers = open, torch.save, itertools.count(1)
 
-    def __init__(self, folder: Path, at: int) -> None:
-        self.folder, self.at, self.count = str(folder), at, 0
-
-    def _is_hit(self, path: object) -> bool:
+    def is_hit(path: object) -> bool:
         if isinstance(path, int):
             path = Path(f"/proc/self/fd/{path}").readlink()
-        if not isinstance(path, (str, os.PathLike)) or not os.path.realpath(path).startswith(self.folder):
-            return False
-        self.count += 1
-        return self.count == self.at
+        is_below = isinstance(path, (str, os.PathLike)) and os.path.realpath(path).startswith(str(folder))
+        return is_below and next(numbers) == at
 
-    @contextlib.contextmanager
-    def mounted(self) -> Iterator[None]:
-        opened, saved = self._open(open), self._save(torch.save)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(builtins, "open", opened)
-            patch.setattr(io, "open", opened)
-            patch.setattr(torch, "save", saved)
-            for name in ("open", "mkdir"):
-                patch.setattr(os, name, self._system(getattr(os, name)))
-            yield
+    def opened(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        if set(mode) & set("wax+") and is_hit(file):
+            if "+" in mode:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+            file, mode = FULL, mode.replace("x", "w")
+        return open_file(file, mode, *arguments, **options)
 
-    def _open(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def opened(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-            if set(mode) & set("wax+") and self._is_hit(file):
-                if "+" in mode:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
-                return function(FULL, mode.replace("x", "w"), *arguments, **options)
-            return function(file, mode, *arguments, **options)
-
-        return opened
-
-    def _system(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def creating(function: Callable[..., Any]) -> Callable[..., Any]:
         def called(path: Any, *arguments: Any, **options: Any) -> Any:
             creates = function.__name__ == "mkdir" or (arguments and arguments[0] & os.O_CREAT)
-            if creates and not Path(path).exists() and self._is_hit(path):
+            if creates and not Path(path).exists() and is_hit(path):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             return function(path, *arguments, **options)
 
         return called
 
-    def _save(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def saved(state: Any, path: Any, *arguments: Any, **options: Any) -> None:
-            function(state, FULL if self._is_hit(path) else path, *arguments, **options)
+    def saved(state: Any, path: Any, *arguments: Any, **options: Any) -> None:
+        save(state, FULL if is_hit(path) else path, *arguments, **options)
 
-        return saved
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name, function in ((builtins, "open", opened), (io, "open", opened), (torch, "save", saved)):
+            patch.setattr(owner, name, function)
+        for name in ("open", "mkdir"):
+            patch.setattr(os, name, creating(getattr(os, name)))
+        yield
 
 
 class ResultsFolder(RuleBasedStateMachine):
@@ -155,7 +157,7 @@ class ResultsFolder(RuleBasedStateMachine):
 
     @initialize(selection=st.sampled_from([*SETTINGS]))
     def select(self, selection: str) -> None:
-        self.selection, self.calm = selection, calm(selection)
+        self.selection, (self.calm, self.losses) = selection, calm(selection)
         self.folder, self.path = self.results / self.calm.hash, self.results / f"{self.calm.hash}.json"
         type(self).code = "0" * 16
 
@@ -192,6 +194,7 @@ class ResultsFolder(RuleBasedStateMachine):
             outcome = self.start(again)
             assert (outcome.kind, outcome.record.status, self.record()) == ("completed", "finished", outcome.record)
             assert self.files(*PROGRESS, "*.tmp") == []
+            assert losses_of(self.folder) == self.losses
         elif record.program.project["backbones.made"] == self.code:
             before, statuses = self.stored(), self.statuses()
             assert self.start(again).kind == "cached"
@@ -298,8 +301,8 @@ class ResultsFolder(RuleBasedStateMachine):
     @rule(at=st.integers(1, 16))
     def fill(self, at: int | str) -> None:
         """The disk is full at a write; whether the run needed it."""
-        disk, before, message = FullDisk(Path(self.place.name), int(at)), self.stored(), ""
-        with disk.mounted():
+        before, message = self.stored(), ""
+        with full_disk(Path(self.place.name), int(at)):
             try:
                 self.start("retry")
             except UserError as error:
@@ -338,14 +341,11 @@ class ResultsFolder(RuleBasedStateMachine):
 @pytest.fixture(autouse=True)
 def _edited_code(monkeypatch):
     """Every run has executed a module of the project that is edited."""
-    original = provenance.program_of
 
-    def program_of(cell, **options):
-        program = original(cell, **options)
+    def edit(program):
         return dataclasses.replace(program, project={**program.project, "backbones.made": ResultsFolder.code})
 
-    monkeypatch.setattr("cab.runner.provenance.program_of", program_of)
-    monkeypatch.setattr("cab.runner.run.program_of", program_of)
+    edit_program(monkeypatch, edit)
 
 
 STORIES = [

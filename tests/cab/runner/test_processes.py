@@ -1,10 +1,11 @@
-"""Two processes do what one does: batch norm, ddp, fsdp, and who writes the record."""
+"""Two processes do what one does: ddp, fsdp, each task after a kill, and who writes the record."""
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,44 +21,47 @@ from cab.runner.processes import (
     find_processes,
     without_launcher,
 )
-from tests.helpers.command import records, run_cab, run_module, the_record
+from tests.helpers.command import ROOT, cab, records, run_cab, the_record
 
-SETTINGS = ["dataset=synthetic", "attention=vanilla", "preset=smoke", "device=cpu", "backbone.dropout=0"]
-SETTINGS += ["trainer.max_steps=12", "trainer.validate_every=3"]
-CELL = [*SETTINGS, "task=lstf", "pattern=NC", "trainer.batch_size=16"]
-LM = [*SETTINGS, "task=lm", "pattern=CS", "trainer.batch_size=8", "backbone.attention_dropout=0"]
+SETTINGS = ["dataset=synthetic", "attention=vanilla", "preset=smoke", "device=cpu"]
+EXACT = [*SETTINGS, "backbone.dropout=0", "trainer.max_steps=12", "trainer.validate_every=3"]
+LSTF = [*EXACT, "task=lstf", "pattern=NC", "trainer.batch_size=16"]
+LM = [*EXACT, "task=lm", "pattern=CS", "trainer.batch_size=8", "backbone.attention_dropout=0"]
 
 
-def record(folder: Path, *overrides: str, processes: int, cell: list[str] = CELL) -> dict[str, Any]:
+def record(folder: Path, cell: Sequence[str], *overrides: str, processes: int, warns: bool = True) -> dict[str, Any]:
     process = run_cab(*cell, *overrides, f"results_dir={folder}", processes=processes)
     assert process.returncode == 0, process.stderr
+    assert warns or "Warning" not in process.stderr
     return the_record(folder)
 
 
-@pytest.mark.slow
-def test_batch_norm_has_the_statistics_of_all_processes(tmp_path):
-    process = run_module("tests.helpers.runs.two_processes", tmp_path / "worst.json", processes=2)
-    assert process.returncode == 0, process.stderr
-    worst = json.loads((tmp_path / "worst.json").read_text())
-    assert set(worst) == {"output", "gradient", "state", "evaluation"}
-    assert max(worst.values()) < 1e-5, worst
+def kill(folder: Path, cell: Sequence[str], at: str) -> None:
+    """Kill a process of two when it writes a file."""
+    mark = folder.with_name(f"{folder.name}-{at}")
+    assert run_cab(*cell, f"results_dir={folder}", processes=2, stop=f"kill {at} {mark}").returncode != 0
+    assert mark.exists(), "it was not killed"
+    assert not records(folder)
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    return record(tmp_path_factory.mktemp("alone"), processes=1)
+    """The record of a cell in one process, which is run once."""
+    return functools.cache(lambda *cell: record(tmp_path_factory.mktemp("alone"), cell, processes=1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_processes_train_as_one(strategy, alone, tmp_path):
-    both = record(tmp_path, f"trainer.strategy={strategy}", processes=2)
-    assert both["hash"] == alone["hash"]
-    assert both["cost"]["processes"] == 2
-    assert [entry["step"] for entry in both["history"]] == [3, 6, 9, 12]
-    for one, two in zip(alone["history"], both["history"], strict=True):
-        assert two["loss"] == pytest.approx(one["loss"], abs=1e-4)
-    assert both["metrics"][0]["value"] == pytest.approx(alone["metrics"][0]["value"], abs=1e-3)
+@pytest.mark.parametrize("cell", [LSTF, [*LM, "backbone=gpt2_reversible"]], ids=["batch norm", "reversible layers"])
+def test_two_processes_train_as_one(cell, strategy, alone, tmp_path):
+    one, two = alone(*cell), record(tmp_path, cell, f"trainer.strategy={strategy}", processes=2)
+    assert two["hash"] == one["hash"]
+    assert two["cost"]["processes"] == 2
+    assert [entry["step"] for entry in two["history"]] == [3, 6, 9, 12]
+    for kind, bounds in (("loss", {"rel": 0, "abs": 1e-4}), ("validation", {"rel": 1e-3})):
+        expected = [entry[kind] for entry in one["history"]]
+        assert [entry[kind] for entry in two["history"]] == pytest.approx(expected, **bounds)
+    assert two["metrics"][0]["value"] == pytest.approx(one["metrics"][0]["value"], rel=1e-3)
 
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}
@@ -109,19 +113,17 @@ def test_parallel_steps_of_a_job_have_ports_of_their_own(monkeypatch):
 @pytest.mark.slow
 def test_a_run_of_two_processes_resumes_in_two_and_in_one(tmp_path):
     """From the shards of both: in two bit-identical to a run that was not killed, in one the same but for rounding."""
-    options = [*LM, "trainer.checkpoint_every=1", "trainer.strategy=fsdp"]
-    free = record(tmp_path / "free", processes=2, cell=options)
+    cell = [*LM, "trainer.checkpoint_every=1", "trainer.strategy=fsdp"]
+    free = record(tmp_path / "free", cell, processes=2)
     for count in (2, 1):
         folder = tmp_path / str(count)
-        stop = f"kill step-00000004.ckpt {folder.with_name(f'killed-{count}')}"
-        assert run_cab(*options, f"results_dir={folder}", processes=2, stop=stop).returncode != 0
-        assert not records(folder)
+        kill(folder, cell, "step-00000004.ckpt")
         names = sorted(path.name for path in folder.glob("*/step-*"))
         shards = [f"step-0000000{step}.{rank}-of-2.shard" for step in (2, 3, 4) for rank in (0, 1)]
         assert names == sorted([*shards, "step-00000002.ckpt", "step-00000003.ckpt"])
         whole, part = (path.stat().st_size for path in sorted(folder.glob("*/step-00000003.*"))[::-2])
         assert whole < part, "the weights are in the shards alone"
-        process = run_cab(*options, f"results_dir={folder}", processes=count)
+        process = run_cab(*cell, f"results_dir={folder}", processes=count)
         assert "resuming from step 3" in process.stderr
         resumed = the_record(folder)
         assert (resumed["cost"]["processes"], resumed["cost"]["steps"]) == (count, 12)
@@ -145,11 +147,39 @@ def test_each_process_uses_its_own_gpu(kind, backend, monkeypatch):
     assert called == [*([device] if bound else []), (backend, options)]
 
 
+SHORT = [*SETTINGS, "task.limit=14", "task.evaluation_batch_size=4", "trainer.max_steps=6", "trainer.batch_size=4"]
+SHORT += ["trainer.checkpoint_every=2", "trainer.validate_every=3", "trainer.checkpoint_selection=best"]
+SHORT.append("trainer.log_every=1")
+TASKS = {
+    "lm": ["pattern=CS", "task.context_lengths=[64]"],
+    "lstf": ["pattern=NC"],
+    "mlm": ["pattern=NS"],
+    "pcc": ["pattern=NC"],
+    "sr": ["pattern=NS"],
+    "sum": ["pattern=CC"],
+    "tts": ["pattern=NS", "backbone=transformer_tts"],
+}
+HAS_BATCH_NORM = ("lstf", "pcc", "tts")
+"""Tasks whose networks normalize over a batch: that of two processes, and a micro-batch of one."""
+
+
 @pytest.mark.slow
-def test_reversible_layers_of_two_processes_are_those_of_one(tmp_path):
-    losses = []
-    for strategy, count in (("ddp", 1), ("ddp", 2), ("fsdp", 2)):
-        overrides = [f"trainer.strategy={strategy}", "backbone=gpt2_reversible"]
-        run = record(tmp_path / f"{strategy}{count}", *overrides, processes=count, cell=LM)
-        losses.append([entry["loss"] for entry in run["history"]])
-    assert losses[1:] == [pytest.approx(losses[0], abs=1e-4)] * 2
+@pytest.mark.parametrize("task", TASKS)
+def test_two_processes_that_are_killed_score_what_one_scores(task, tmp_path):
+    """Killed in training and evaluation; bit-identical to one process with the same micro-batches.
+
+    With batch norm, training is that of two processes that are not killed, and only the evaluation that of one.
+    """
+    cell, has_batch_norm = [*SHORT, f"task={task}", *TASKS[task]], task in HAS_BATCH_NORM
+    micro, count = ([], 2) if has_batch_norm else (["trainer.micro_batch_size=2"], 1)
+    expected = record(tmp_path / "free", cell, *micro, processes=count, warns=False)
+    for at in ("step-00000004.ckpt", "-test.jsonl"):
+        kill(tmp_path / "two", cell, at)
+    two = record(tmp_path / "two", cell, processes=2, warns=False)
+    assert two["metrics"] == expected["metrics"]
+    assert [entry["validation"] for entry in two["history"]] == [entry["validation"] for entry in expected["history"]]
+    assert (two["cost"]["processes"], two["cost"]["steps"]) == (2, 6)
+    if has_batch_norm:
+        rows = cab("evaluate", str(tmp_path / "two" / f"{two['hash']}.json"), cwd=ROOT).stdout.splitlines()[1:]
+        assert {row.split()[0] for row in rows} == {metric["name"] for metric in two["metrics"]}
+        assert [row for row in rows if row.split()[1] != row.split()[2]] == []

@@ -56,6 +56,13 @@ def test_a_cell_without_a_record_is_none_of_the_rest():
     assert (report.left_out, report.failures) == (["no such cell"], ["cab run b: a mistake"])
 
 
+@pytest.mark.parametrize(("is_single", "status"), [(True, 75), (False, 0)])
+def test_a_single_run_that_is_busy_has_its_own_status(is_single, status):
+    report = Report(raises=is_single)
+    report.add(Outcome("a cell", "locked", None))
+    assert report.exit_status == status
+
+
 QUESTION = (
     "2 of 3 records were measured with other code of the project (cab.runner.batches): add accept_code=true to use "
     "them, or accept_code=false to run their cells again"

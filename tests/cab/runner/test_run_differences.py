@@ -26,6 +26,7 @@ from cab.runner.folder import cell_statuses
 from cab.runner.report import Job, Report, cells_to_run
 from cab.runner.run import run_cell
 from tests.helpers.made_records import make_record
+from tests.helpers.runs.fixtures import edit_program
 from tests.helpers.runs.troubled import Troubled, trained
 
 OTHER_CODE = "9" * 16
@@ -48,14 +49,7 @@ def change(what: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Change the code, the data, the libraries or the micro-batch of the next run; return overrides."""
     if what in ("attention", "project"):
         name = "attentions.softmax" if what == "attention" else "backbones.made"
-
-        def program_of(cell, **options):
-            parts = vars(original(cell, **options))
-            return Program(**{**parts, what: {**parts[what], name: OTHER_CODE}})
-
-        original = provenance.program_of
-        monkeypatch.setattr("cab.runner.provenance.program_of", program_of)
-        monkeypatch.setattr("cab.runner.run.program_of", program_of)
+        edit_program(monkeypatch, lambda of: Program(**{**vars(of), what: {**vars(of)[what], name: OTHER_CODE}}))
     if what == "attention":
         monkeypatch.setattr("cab.runner.cell.code_of", lambda cls: OTHER_CODE)  # noqa: ARG005
     if what == "data":
@@ -81,14 +75,7 @@ DECISIVE = ("configuration", "attention", "project", "data")
 @pytest.fixture(autouse=True)
 def _made_module(monkeypatch):
     """Every run of these tests has executed a backbone of the project that can be changed."""
-    original = provenance.program_of
-
-    def program_of(cell, **options):
-        program = original(cell, **options)
-        return Program(program.attention, {**program.project, "backbones.made": "1" * 16})
-
-    monkeypatch.setattr("cab.runner.provenance.program_of", program_of)
-    monkeypatch.setattr("cab.runner.run.program_of", program_of)
+    edit_program(monkeypatch, lambda of: Program(of.attention, {**of.project, "backbones.made": "1" * 16}))
 
 
 @pytest.mark.parametrize(("what", "words"), DIFFERENCES)
@@ -104,9 +91,6 @@ def test_a_cached_result(what, words, troubled, monkeypatch, caplog):
         with pytest.raises(UserError, match=words):
             run_cell(config)
         assert len(report.failures) == 1
-        if what == "project":
-            assert run_cell({**config, "accept_code": True}).kind == "cached"
-            assert "cached: other code of the project (backbones.made) since" in caplog.text
         assert run_cell({**config, "force": True}).kind == "completed"
         return
     assert run_cell(config).kind == "cached"
@@ -139,8 +123,7 @@ def test_other_code_of_the_attention_is_a_result_of_its_own(troubled, monkeypatc
 
 def test_an_attention_whose_code_is_in_no_file_runs_again(troubled, monkeypatch, caplog):
     monkeypatch.setattr("cab.runner.cell.code_of", lambda cls: "")  # noqa: ARG005
-    for module in ("provenance", "run"):
-        monkeypatch.setattr(f"cab.runner.{module}.program_of", lambda *_, **__: Program({"__main__": UNKNOWN}, {}))
+    edit_program(monkeypatch, lambda _: Program({"__main__": UNKNOWN}, {}))
     assert [run_cell(troubled("trainer.max_steps=1")).kind for _ in range(2)] == ["completed"] * 2
     assert "runs again: the code of the attention is in no file" in caplog.text
 

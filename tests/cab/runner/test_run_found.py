@@ -6,7 +6,6 @@ import os
 import socket
 
 import pytest
-from filelock import FileLock
 
 from cab import UserError
 from cab.cli.main import main
@@ -95,16 +94,6 @@ def test_a_run_on_files_that_are_not_the_published_ones_is_marked(troubled, tmp_
     record = trained(troubled("trainer.max_steps=1", f"data_root={tmp_path}"))
     assert record.unpublished_files == ["ETTh1.csv"]
     assert caplog.text.count("ETTh1.csv is not the published file") == 1
-
-
-def test_a_single_run_that_is_busy_has_its_own_status(measured, troubled):
-    with FileLock(measured.with_suffix("") / "lock"):
-        outcome = run_cell(troubled("trainer.max_steps=1", "force=true"))
-    assert outcome.kind == "locked"
-    for is_single, status in ((True, 75), (False, 0)):
-        report = Report(raises=is_single)
-        report.add(outcome)
-        assert report.exit_status == status
 
 
 def test_a_worker_that_dies_does_not_pass_off_the_old_record(measured, troubled):

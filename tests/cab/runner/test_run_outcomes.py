@@ -7,19 +7,17 @@ import io
 import logging
 import math
 import os
-import pickle
 import re
 import shutil
 import signal
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from tqdm import tqdm
 
 from cab import UserError
-from cab.cli.main import main
 from cab.cli.terminal import TerminalHandler
 from cab.errors import Preempted
 from cab.records.record import Record, Status
@@ -27,8 +25,7 @@ from cab.runner.processes import Processes, StopSignals
 from cab.runner.provenance import ResourceUsage
 from cab.runner.run import run_cell
 from engines.torch.loggers import Loggers
-from tests.cab.runner.test_folder_hostile import Payload
-from tests.cab.runner.test_folder_states import flipped
+from tests.cab.runner.test_folder_states import flipped, payload
 from tests.helpers.runs.fixtures import TROUBLED
 from tests.helpers.runs.troubled import Troubled, trained
 
@@ -39,23 +36,20 @@ def files_below(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_single_run_without_a_score_is_status_1(troubled, tmp_path, cab):
+@pytest.mark.parametrize(("sweep", "status"), [([], "interrupted"), (["-m", "seed=1,2"], "failed")])
+def test_a_run_without_a_score_is_status_1_until_it_is_retried(sweep, status, troubled, tmp_path, cab):
+    """Also if its record is found; without its record, it is interrupted."""
     troubled(trouble="crash")
-    command = ["run", *TROUBLED, f"results_dir={tmp_path}"]
-    assert "failed: troubled synthetic" in cab(*command, status=1).err
-    assert main(command) == 1, "found"
+    for _ in range(2):
+        said = cab("run", *sweep, *TROUBLED, f"results_dir={tmp_path}", status=1).err
+        assert said.count("failed: troubled synthetic") == len(list(tmp_path.glob("*.json"))) == (2 if sweep else 1)
+    if status == "interrupted":
+        next(tmp_path.glob("*.json")).unlink()
     troubled()
-    assert main([*command, "force=true"]) == 0
-
-
-def test_a_run_without_a_score_is_status_1_in_a_sweep_as_well(troubled, tmp_path, capsys, cab):
-    troubled(trouble="nan")
-    assert main(["run", "-m", *TROUBLED, "seed=1,2", f"results_dir={tmp_path}"]) == 1
-    assert capsys.readouterr().err.count("failed: troubled synthetic") == 2
-    troubled()
-    cab("run", "--retry", "diverged", f"results_dir={tmp_path}")
-    assert main(["run", "--retry", "failed,oom,diverged", f"results_dir={tmp_path}"]) == 0
-    assert f"nothing to retry: no run in {tmp_path} is failed or oom or diverged" in capsys.readouterr().err
+    cab("run", "--retry", status, f"results_dir={tmp_path}")
+    assert {Record.read(path).status for path in tmp_path.glob("*.json")} == {"finished"}
+    said = cab("run", "--retry", f"{status},oom,diverged", f"results_dir={tmp_path}").err
+    assert f"nothing to retry: no run in {tmp_path} is {status} or oom or diverged" in said
 
 
 def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(troubled, tmp_path, cab):
@@ -69,13 +63,6 @@ def test_cells_that_are_run_again_keep_their_command_and_do_not_stop_each_other(
     records = {record.cell["seed"]: record for record in map(Record.read, tmp_path.glob("*.json"))}
     assert [records[seed].status for seed in (1, 2)] == ["failed", "finished"]
     assert records[2].command == "cab run seed=2"
-
-
-def test_an_interrupted_cell_is_retried(troubled, tmp_path, cab):
-    path = tmp_path / f"{trained(troubled(ONE_STEP)).hash}.json"
-    path.unlink()
-    assert "finished" in cab("run", "--retry", "interrupted", f"results_dir={tmp_path}").out
-    assert path.exists()
 
 
 def test_only_the_first_process_of_a_run_reports(troubled, tmp_path, monkeypatch, cab):
@@ -161,22 +148,6 @@ class Odd(BaseException):
         return "half of a pair: \ud83d"
 
 
-class MuteError(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no message")
-
-
-def gives(result: Any) -> Any:
-    """A function that returns the result, or raises it."""
-
-    def give(*_: Any, **__: Any) -> Any:
-        if isinstance(result, BaseException):
-            raise result
-        return result
-
-    return give
-
-
 NO_METRIC = "RuntimeError: task 'troubled' does not return its metric 'score' but"
 NO_NUMBER = "RuntimeError: metric 'score' of task 'troubled' is"
 
@@ -190,12 +161,11 @@ NO_NUMBER = "RuntimeError: metric 'score' of task 'troubled' is"
         ({"score": math.inf}, f"{NO_NUMBER} inf"),
         ({"score": 1e39}, f"{NO_NUMBER} 1e+39"),
         (Odd(), "ExitError: the code raised Odd: half of a pair: \\ud83d"),
-        (MuteError(), "MuteError"),
         (RuntimeError("no:\n  ValueError: 3 heads\nsee the log"), "RuntimeError: no: ValueError: 3 heads"),
     ],
 )
 def test_an_evaluation_without_a_score_fails_the_run(result, error, troubled, tmp_path, monkeypatch):
-    monkeypatch.setattr(Troubled, "evaluate", gives(result))
+    monkeypatch.setattr(Troubled, "evaluate", Mock(side_effect=[result]))
     record = trained(troubled(ONE_STEP))
     assert (record.status, record.error) == (Status.FAILED, error)
     assert (tmp_path / record.hash / "traceback.txt").exists()
@@ -217,7 +187,7 @@ TOTAL = "metric 'total' of task 'troubled' is nan"
 )
 def test_what_a_score_does_not_need_cannot_lose_it(owner, method, result, warning, troubled, monkeypatch, caplog):
     expected = trained(troubled("seed=1", ONE_STEP)).metrics
-    monkeypatch.setattr(owner, method, gives(result))
+    monkeypatch.setattr(owner, method, Mock(side_effect=[result]))
     record = trained(troubled("seed=1", ONE_STEP, "force=true"))
     assert record.status is Status.FINISHED
     assert [metric.value for metric in record.metrics] == (
@@ -241,7 +211,7 @@ def test_a_program_that_changes_the_working_directory_has_a_record(troubled, tmp
 
 
 WEIGHTS = {
-    "pickle": lambda path, state: pickle.dumps(Payload(path.parents[2] / "owned")),  # noqa: ARG005
+    "pickle": lambda path, state: payload(path),  # noqa: ARG005
     "text": lambda path, state: b"hello",  # noqa: ARG005
     "empty": lambda path, state: b"",  # noqa: ARG005
     "flipped": flipped,
@@ -261,7 +231,7 @@ def test_weights_that_cannot_be_loaded_are_a_user_error(kind, uncut, tmp_path, c
     assert [word for word in (str(path), "force=true") if word not in said] == []
     assert "weights_only" not in said
     assert said.count("\n") == 1
-    assert not (tmp_path / "owned").exists()
+    assert not (tmp_path / "executed").exists()
 
 
 def test_log_lines_do_not_break_the_progress_bar(monkeypatch):

@@ -78,28 +78,22 @@ def killed(*_: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "overrides",
+    ("overrides", "patched"),
     [
-        ("attention=linear", "pattern=NS"),
-        ("attention=vanilla", "pattern=CS", "other_attention={NS: local}"),
-        ("attention=vanilla", "pattern=CS", "seed=2"),
-        ("attention=vanilla", "pattern=CS", "attention.num_kv_heads=1"),
-        ("attention=vanilla", "pattern=CS", "trainer.learning_rate=0.05"),
+        ("attention=linear pattern=NS", {}),
+        ("attention=vanilla pattern=CS other_attention={NS:local}", {}),
+        ("attention=vanilla pattern=CS seed=2", {}),
+        ("attention=vanilla pattern=CS attention.num_kv_heads=1", {}),
+        ("attention=vanilla pattern=CS trainer.learning_rate=0.05", {}),
+        ("attention=vanilla pattern=CS", {"tasks.lstf.task.LSTF.fingerprint": {"rows": 1}}),
+        ("attention=vanilla pattern=CS", {"cab.runner.provenance.modules_of": {"other": "0" * 16}}),
     ],
 )
-def test_another_network_or_recipe_is(trained, overrides, monkeypatch):
+def test_another_network_recipe_data_or_code_is(trained, overrides, patched, monkeypatch):
     monkeypatch.setattr("cab.runner.run._run_and_write", lambda run: None)  # noqa: ARG005
-    assert run_cell(config(trained[0], *overrides)).kind == "completed"
-
-
-def test_other_data_or_other_code_is(trained, monkeypatch):
-    monkeypatch.setattr("cab.runner.run._run_and_write", lambda run: None)  # noqa: ARG005
-    folder, _ = trained
-    with monkeypatch.context() as other:
-        other.setattr("tasks.lstf.task.LSTF.fingerprint", lambda self: {"rows": 1})  # noqa: ARG005
-        assert run_cell(config(folder, "attention=vanilla", "pattern=CS")).kind == "completed"
-    monkeypatch.setattr("cab.runner.provenance.modules_of", lambda *_, **__: {"other": "0" * 16})
-    assert run_cell(config(folder, "attention=vanilla", "pattern=CS")).kind == "completed"
+    for name, value in patched.items():
+        monkeypatch.setattr(name, lambda *_, value=value, **__: value)
+    assert run_cell(config(trained[0], *overrides.split())).kind == "completed"
 
 
 def test_a_network_whose_slots_follow_the_test_is_another_in_each_pattern(tmp_path):

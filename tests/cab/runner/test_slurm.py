@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from tests.helpers.command import ROOT, records
@@ -98,15 +97,6 @@ def has_checkpoint(folder: Path, **wanted: Any) -> bool:
     return False
 
 
-def leaderboard(folder: Path) -> str:
-    """Its tables, without what was measured of the machine."""
-    process = cab("leaderboard", str(folder), "--out", str(folder / "board"))
-    _, stderr = process.communicate(timeout=1800)
-    assert process.returncode == 0, stderr
-    table = pd.read_csv(folder / "board" / "leaderboard.csv")
-    return table.drop(columns=table.filter(regex="train_seconds|peak_memory_bytes").columns).to_csv()
-
-
 def test_a_sweep_with_faults_ends_as_one_without(tmp_path):
     faulty, calm = tmp_path / "faulty", tmp_path / "calm"
     sweep = cab(*CELLS, *CLUSTER, f"results_dir={faulty}")
@@ -141,5 +131,5 @@ def test_a_sweep_with_faults_ends_as_one_without(tmp_path):
     assert len(found) == 12
     assert {record["status"] for record in found} == {"finished"}
     assert len({json.dumps(record["cell"]) for record in found}) == 12
-    assert [r["metrics"] for r in found] == [r["metrics"] for r in records(calm)]
-    assert leaderboard(faulty) == leaderboard(calm)
+    same = ("hash", "attention_code", "metrics")
+    assert [[r[name] for name in same] for r in found] == [[r[name] for name in same] for r in records(calm)]

@@ -13,6 +13,7 @@ import submitit.core.logger  # noqa: F401
 from cab import UserError
 from cab.cli.main import main
 from cab.config.run_config import SlurmConfig
+from cab.records.identity import flat
 from cab.runner import slurm
 from cab.runner.slurm import job_script
 from tests.helpers.runs.fixtures import TROUBLED
@@ -49,20 +50,24 @@ def submit(tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_without_waiting_the_submission_is_the_success(submit):
-    status, said = submit("cluster.wait=false")
-    assert status == 0, said
-    assert "submitted 3 cells to Slurm as 101, 102" in said
+OFF = dict.fromkeys(("time", "nodes", "gpus", "cpus", "memory"), 0)
 
 
-def test_scripts_of_arrays_and_of_single_jobs_leave_out_what_is_0(submit, tmp_path):
-    for cluster in (["cluster.time=0", "cluster.nodes=0"], ["cluster.time=7", "cluster.nodes=2"]):
-        (tmp_path / "scripts").unlink(missing_ok=True)
-        assert submit("cluster.wait=false", *cluster)[0] == 0
-        scripts = (tmp_path / "scripts").read_text()
-        assert scripts.count("#!/bin/bash") == 2
-        lines = [line for line in scripts.splitlines() if line.startswith(("#SBATCH --time", "#SBATCH --nodes"))]
-        assert lines == ([] if "cluster.time=0" in cluster else ["#SBATCH --nodes=2", "#SBATCH --time=7"] * 2)
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        (OFF, []),
+        (OFF | {"extra": {"nodes": "2-4"}}, ["nodes=2-4"]),
+        (OFF | {"time": 7, "nodes": 2}, ["nodes=2", "time=7"]),
+    ],
+)
+def test_scripts_of_arrays_and_of_single_jobs_leave_out_what_is_0(options, lines, submit, tmp_path):
+    """Both those that are submitted and those that are shown."""
+    cluster = [f"cluster.{name}={value}" for name, value in flat(options).items()]
+    assert submit("cluster.wait=false", *cluster)[0] == 0
+    scripts = (tmp_path / "scripts").read_text().split("#!/bin/bash")[1:]
+    scripts += [job_script(SlurmConfig(**options), tmp_path, count) for count in (3, 1)]
+    assert [re.findall(r"^#SBATCH --((?:time|nodes|gpus|cpus|mem).*)", each, re.M) for each in scripts] == [lines] * 4
 
 
 def test_a_refusal_names_the_arrays_before_it_and_their_cells_are_not_submitted_again(submit, tmp_path):
@@ -114,20 +119,24 @@ def test_a_job_that_is_canceled_before_its_cell_starts_ends_at_once(tmp_path):
     assert done.returncode == -signal.SIGTERM, done.stderr
 
 
-CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla", "preset=smoke", "device=cpu"]
+CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla", "preset=smoke"]
 
 
-@pytest.mark.parametrize(("seeds", "array"), [("1", None), ("1,2,3", "--array=0-2%3")])
-def test_the_script_has_the_options_of_the_cluster(seeds, array, tmp_path, capsys):
+@pytest.mark.parametrize(("seeds", "device", "array"), [("1", "auto", None), ("1,2,3", "cpu", "--array=0-2%3")])
+def test_the_script_has_the_options_of_the_cluster(seeds, device, array, tmp_path, capsys):
+    """Hours of a CPU are those of jobs on one."""
     cluster = ["cluster=slurm", "cluster.partition=low", "cluster.memory=7", "cluster.setup=[module load cuda]"]
     cluster += ["cluster.extra.nodes=2", "cluster.extra.reservation=mine", "other_attention.NC=abc"]  # need no plus
     results = tmp_path / "results"
-    assert main([*CELLS, f"seed={seeds}", *cluster, f"results_dir={results}", "--dry-run"]) == 0
+    assert main([*CELLS, f"seed={seeds}", f"device={device}", *cluster, f"results_dir={results}", "--dry-run"]) == 0
     table, script = capsys.readouterr().out.split("#!/bin/bash")
-    assert " min (two CPU cores)" in table
+    assert (" min (two CPU cores)" in table) == (device == "cpu")
+    assert ["lstf", str(len(seeds.split(","))), "1", "1", "60", "7.0"] in [line.split() for line in table.splitlines()]
     lines = script.splitlines()
-    assert {"#SBATCH --partition=low", "#SBATCH --mem=7GB", "#SBATCH --nodes=2", "module load cuda"} <= set(lines)
-    assert "#SBATCH --reservation=mine" in lines
+    for option in ("partition=low", "mem=7GB", "nodes=2", "time=60", "reservation=mine"):
+        assert f"#SBATCH --{option}" in lines
+    assert "module load cuda" in lines
+    assert "wckey" not in script
     assert (f"#SBATCH {array}" in lines) == (array is not None)
     assert any(line.startswith("srun ") and str(results / "slurm") in line for line in lines)
     assert not results.exists()
@@ -141,19 +150,8 @@ def test_memory_per_core_excludes_memory_per_machine():
         job_script(SlurmConfig(time=60, gpus=1, memory=16, extra=extra), Path("r"), 1)
 
 
-@pytest.mark.parametrize("extra", [{}, {"nodes": "2-4"}])
-def test_what_a_site_does_not_want_is_left_out(extra, tmp_path):
-    options = SlurmConfig(time=0, nodes=0, gpus=0, cpus=0, memory=0, extra=extra)
-    for count in (1, 3):
-        script = job_script(options, tmp_path, count)
-        lines = [line for line in script.splitlines() if re.match(r"#SBATCH --(time|nodes|gpus|cpus|mem)", line)]
-        assert lines == [f"#SBATCH --{name}={value}" for name, value in extra.items()]
-
-
-@pytest.mark.parametrize(
-    "given", [{"SBATCH_PARTITION": "debug", "SLURM_CPU_BIND": "mask", "SLURM_CONF": "a", "RANK": "1"}]
-)
-def test_a_submission_has_no_variables_of_a_surrounding_job(given, monkeypatch, caplog):
+def test_a_submission_has_no_variables_of_a_surrounding_job(monkeypatch, caplog):
+    given = {"SBATCH_PARTITION": "debug", "SLURM_CPU_BIND": "mask", "SLURM_CONF": "a", "RANK": "1"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     with slurm._environment_of_slurm_removed():

@@ -47,11 +47,3 @@ def test_warnings_and_groups():
     [warning] = time_warnings(cells, SlurmConfig(gpus=1))
     assert warning.startswith("warning: mlm takes 880 hours on 1 GPU; Slurm stops it after 504 (cluster.time=1440")
     assert [len(group) for _, group in by_request(cells, lambda cell: cell, SlurmConfig())] == [2, 1]
-
-
-def test_the_dry_run_shows_the_requests(cab):
-    output = cab("run", *CELLS["smoke"], "attention=vanilla", "cluster=slurm", "cluster.nodes=3", "--dry-run").out
-    assert "lstf      1      3     1       60         16" in output
-    assert "CPU core" not in output
-    assert "wckey" not in output
-    assert {"#SBATCH --nodes=3", "#SBATCH --time=60", "#SBATCH --mem=16GB"} <= set(output.splitlines())

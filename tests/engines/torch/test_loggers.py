@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 
-from cab.errors import UserError
 from cab.runner.run import run_cell
 from engines.torch import loggers
 from tests.helpers.runs.troubled import Troubled, trained
@@ -93,15 +92,3 @@ def test_a_resumed_run_has_each_step_once(logger, troubled, tmp_path, monkeypatc
         assert steps[-4:] == [5, 6, 7, 8]
         assert given[-1]["config"]["hash"] == summary["hash"] == record.hash
         assert {metric.name: metric.value for metric in record.metrics}.items() <= summary.items()
-
-
-def test_rows_of_a_resumed_run_are_those_of_another(troubled, tmp_path):
-    """Its checkpoint is between two rows, whose loss is the mean over the steps since the last one."""
-    options = ["trainer.log_every=3", "trainer.checkpoint_every=2", "task.at=6"]
-    trained(troubled(*options, f"results_dir={tmp_path / 'calm'}"))
-    with pytest.raises(UserError, match="no space left"):
-        run_cell(troubled(*options, f"results_dir={tmp_path / 'cut'}", trouble="full"))
-    trained(troubled(*options, f"results_dir={tmp_path / 'cut'}"))
-    calm, cut = (pd.read_csv(path) for path in sorted(tmp_path.glob("*/*/metrics.csv")))
-    assert list(calm["step"]) == [3, 6, 8]
-    assert list(cut["loss"]) == list(calm["loss"])

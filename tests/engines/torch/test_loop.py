@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import defaultdict
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from attentions.softmax import VanillaAttention
+from cab import register_attention
 from cab.records.files import weights_path
 from cab.records.record import Record, Status
 from cab.runner.cell import Cell as CheckedCell
 from cab.runner.engine import make_initial_backbone, open_run
 from cab.runner.run import run_cell
+from cab.training import ParamGroupOverride
 from engines.torch.checkpoints import LossMean, average_weights
 from engines.torch.loop import leaves_unused, make_order
 from engines.torch.parallel import SingleProcess
 from tasks.lm.task import LM
-from tests.helpers.runs.fixtures import LOSS, troubled_config
+from tests.helpers.runs.fixtures import troubled_config
 from tests.helpers.runs.troubled import Troubled, trained
 
 
@@ -64,8 +70,33 @@ def test_a_run_resumes_with_micro_batches_of_another_size(troubled, tmp_path, mo
     assert retried.metrics[0].value == pytest.approx(uncut.metrics[0].value, rel=1e-4)
 
 
+LOSS = 0.25
+
+
+class Learning(VanillaAttention):
+    """Asks everything of a training loop: a loss of its own, a buffer that learns, a rate of its own."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.gate = nn.Parameter(torch.ones(1))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
+        return {"gate": ParamGroupOverride(learning_rate=0.5, weight_decay=0.0)}
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **extras: Any) -> Tensor:
+        self.add_loss(self.gate.sum() * LOSS)
+        self.accumulate_statistics(seen=torch.ones(()))
+        return super().attend(query, key, value, *rest, **extras)
+
+    def update_buffers(self, *, seen: Tensor) -> None:
+        self.seen += seen  # type: ignore[operator]
+
+
+@pytest.mark.usefixtures("registers")
 def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled, tmp_path):
     """Its loss is added in every micro-batch, its buffer learns from all of them, its parameter has its own rate."""
+    register_attention("learning", patterns="CS", complexity="n^2", paper="none")(Learning)
     options = ["trainer.micro_batch_size=2", "trainer.validate_every=4", "trainer.checkpoint_selection=last"]
     record = trained(troubled("attention=learning", *options))
     gates = [1.0 - 0.5 * step for step in range(8)]  # the loss has a constant slope, so Adam steps by its rate
@@ -123,25 +154,31 @@ def test_a_resumed_mean_knows_the_first_loss_that_was_not_finite(losses, bad_ste
         assert math.isfinite(state.mean()) == (bad_step == 0)
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(precision, troubled, monkeypatch):
-    seen: dict[str, torch.dtype] = {}
+@pytest.mark.parametrize(
+    ("precision", "products", "dtype"),
+    [("32-true", "high", torch.float32), ("bf16-mixed", "highest", torch.bfloat16)],
+)
+def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(
+    precision, products, dtype, troubled, monkeypatch
+):
+    seen: dict[str, set[Any]] = defaultdict(set)
+    methods = ("loss", "validate", "evaluate", "save_plots")
 
     def note(name):
         used = getattr(Troubled, name)
 
         def noting(self, backbone, *rest):
-            seen.setdefault(name, backbone(torch.tensor([[1, 2, 3]])).dtype)
+            seen[name].add((backbone(torch.tensor([[1, 2, 3]])).dtype, torch.get_float32_matmul_precision()))
             return used(self, backbone, *rest)
 
         monkeypatch.setattr(Troubled, name, noting)
 
-    for name in ("loss", "validate", "evaluate", "save_plots"):
+    for name in methods:
         note(name)
-    record = trained(troubled(f"trainer.precision={precision}"))
-    assert record.status == "finished"
-    expected = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
-    assert seen == dict.fromkeys(("loss", "validate", "evaluate", "save_plots"), expected)
+    config = troubled(f"trainer.precision={precision}", f"trainer.float32_matmul_precision={products}")
+    assert run_cell(config).record.status == "finished"
+    assert seen == {name: {(dtype, products)} for name in methods}
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 @pytest.mark.parametrize("has_more", [False, True])
@@ -149,7 +186,7 @@ def test_unused_parameters_are_found_without_changing_the_network(has_more, trou
     run = open_run(CheckedCell.from_config(troubled()), "")
     network = make_initial_backbone(run.cell)
     if has_more:
-        network.more = torch.nn.Linear(2, 2)
+        network.more = nn.Linear(2, 2)
     before = copy.deepcopy(network.state_dict())
     order = make_order(len(run.cell.task.training_set), run)
     assert leaves_unused(run, network, order) == has_more

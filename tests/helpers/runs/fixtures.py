@@ -1,4 +1,4 @@
-"""Cells of the troubled task, and an attention that learns, registered for these tests alone."""
+"""Cells of the troubled task, which is registered for these tests alone."""
 
 from __future__ import annotations
 
@@ -10,47 +10,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor, nn
 
-from attentions.softmax import VanillaAttention
-from cab import register_attention, register_task
+from cab import register_task
 from cab.config.compose import compose
+from cab.records.identity import Program
 from cab.records.record import Record
-from cab.registry.registries import ATTENTIONS, TASKS
+from cab.registry.registries import TASKS
 from cab.registry.tables import config_folders
-from cab.training import ParamGroupOverride
+from cab.runner import provenance
+from cab.runner.cell import Cell
 from tests.helpers.runs.troubled import Troubled, trained
 
-LOSS = 0.25
 
+def edit_program(patch: pytest.MonkeyPatch, edit: Callable[[Program], Program]) -> None:
+    """Let every run have the program that ``edit`` makes of its own."""
+    original = provenance.program_of
 
-class Learning(VanillaAttention):
-    """Asks everything of a training loop: a loss of its own, a buffer that learns, a rate of its own."""
+    def program_of(cell: Cell, **options: Any) -> Program:
+        return edit(original(cell, **options))
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.gate = nn.Parameter(torch.ones(1))
-        self.register_buffer("seen", torch.zeros(()))
-
-    def param_group_overrides(self) -> dict[str, ParamGroupOverride]:
-        return {"gate": ParamGroupOverride(learning_rate=0.5, weight_decay=0.0)}
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **extras: Any) -> Tensor:
-        self.add_loss(self.gate.sum() * LOSS)
-        self.accumulate_statistics(seen=torch.ones(()))
-        return super().attend(query, key, value, *rest, **extras)
-
-    def update_buffers(self, *, seen: Tensor) -> None:
-        self.seen += seen  # type: ignore[operator]
+    for module in ("provenance", "run"):
+        patch.setattr(f"cab.runner.{module}.program_of", program_of)
 
 
 @pytest.fixture(scope="package", autouse=True)
 def registered() -> Iterator[None]:
     TASKS.names()  # finds those of the packages before one more is added
     register_task("troubled", paper="none", datasets="synthetic", backbones={"gpt2": "CS"})(Troubled)
-    ATTENTIONS.names()
-    register_attention("learning", patterns="CS", complexity="n^2", paper="none")(Learning)
     point = EntryPoint("troubled", "tests.helpers.runs.troubled_configs", "cab.configs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cab.registry.tables.entry_points", lambda group: [point] if group == point.group else [])
@@ -58,7 +44,6 @@ def registered() -> Iterator[None]:
         yield
     config_folders.cache_clear()
     del TASKS._entries["troubled"]
-    del ATTENTIONS._entries["learning"]
 
 
 @pytest.fixture(autouse=True)

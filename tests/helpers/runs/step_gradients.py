@@ -1,4 +1,7 @@
-"""The loss and gradients of one training step of every task, however its batch is divided; also run by torchrun."""
+"""The loss and gradients of one training step of every task, however its batch is divided; also run by torchrun.
+
+Two processes also train networks whose parameters are not all used.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cab.config.compose import compose
+from cab.errors import UserError
 from cab.runner.batches import Shares, StepBatches
 from cab.runner.cell import Cell
 from cab.runner.engine import make_initial_backbone
@@ -111,9 +116,30 @@ def measure(name: str, micro_batch_size: int | None, processes: Processes, folde
     return [work.mean(loss), *(0.0 if p.grad is None else p.grad.norm().item() for p in network.parameters())]
 
 
+def train_parts(processes: Processes) -> None:
+    """Train steps of several networks, one after the other, in these processes."""
+    work = Distributed(processes, "ddp", torch.device("cpu"))
+
+    def train_two_steps(*, has_unused: bool, searches: bool) -> None:
+        network = nn.Linear(2, 2)
+        if has_unused:
+            network.unused = nn.Linear(2, 2)
+        model: Any = work.prepare_objective(network, lambda: searches)
+        assert model.find_unused_parameters == searches
+        for _ in range(2):
+            with work.micro_batch(model, is_last=True):
+                model(torch.ones(1, 2)).sum().backward()
+
+    for number in range(30):
+        train_two_steps(has_unused=not number % 2, searches=not number % 2)
+    with pytest.raises(UserError, match="unused_parameters"):  # the first step is no sign of the others
+        train_two_steps(has_unused=True, searches=False)
+
+
 def main(folder: Path) -> None:
     processes = find_processes()
     table = {name: {str(size): measure(name, size, processes, folder) for size in (1, 3)} for name in CELLS}
+    train_parts(processes)
     if processes.is_first:
         (folder / "step_gradients.json").write_text(json.dumps(table))
     os._exit(0)  # as `cab run` does

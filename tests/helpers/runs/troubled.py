@@ -34,7 +34,6 @@ class Troubled(Task):
         self.dataset, self.at = dataset, at
         self.calls = 0
         self.epochs: list[int] = []
-        self.seen: list[Tensor] = []
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -61,7 +60,6 @@ class Troubled(Task):
 
     def loss(self, backbone: Backbone, batch: Tensor) -> Tensor:
         self.calls += 1
-        self.seen.append(batch)
         if self.calls == self.at:
             if self.trouble_now == "oom":
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB")
@@ -79,8 +77,8 @@ class Troubled(Task):
         return {"score": float(torch.rand(())), "total": float(next(backbone.parameters()).double().sum())}
 
 
-def trained(config: dict[str, Any], *, command: str = "") -> Record:
+def trained(config: dict[str, Any]) -> Record:
     """The record of a cell that is run, or found."""
-    record = run_cell(config, command=command).record
+    record = run_cell(config).record
     assert record is not None
     return record

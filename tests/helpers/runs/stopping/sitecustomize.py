@@ -3,8 +3,7 @@
 ``CAB_TEST_STOP`` is "WHAT NAME MARK": just before a file is renamed to something that ends in NAME,
 
 * ``kill``: the process gets SIGKILL, also just before it appends to such a file that is not new,
-* ``parent:N``: its parent gets signal N, and every process waits there until it gets SIGTERM itself,
-* ``self:N``: the process gets signal N;
+* ``parent:N``: its parent gets signal N, and every process waits there until it gets SIGTERM itself;
 
 once: the file MARK says that it has happened.
 
@@ -20,19 +19,22 @@ import sys
 import time
 
 
+def _makes(mark: str) -> bool:
+    """Whether this process is the first to make the file."""
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
 def _stop_at_rename(what: str, name: str, mark: str) -> None:
     def hook(event: str, arguments: tuple[object, ...]) -> None:
         appends = event == "open" and arguments[1] == "a" and os.path.exists(str(arguments[0]))  # noqa: PTH110
         path = arguments[1] if event == "os.rename" else arguments[0] if appends and what == "kill" else ""
         if not str(path).endswith(name):
             return
-        try:
-            os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            is_first = False
-        else:
-            is_first = True
-        action, _, number = what.partition(":")
+        is_first, (action, _, number) = _makes(mark), what.partition(":")
         if action == "parent":
             handler = signal.getsignal(signal.SIGTERM)
             if is_first:
@@ -40,7 +42,7 @@ def _stop_at_rename(what: str, name: str, mark: str) -> None:
             while getattr(getattr(handler, "__self__", None), "received", None) is None:  # cab.runner's StopSignals
                 time.sleep(0.01)
         elif is_first:
-            os.kill(os.getpid(), int(number or signal.SIGKILL))
+            os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
 
@@ -60,11 +62,7 @@ def _kill_at_change(wanted: str, folder: str, log: str) -> None:
         lines = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(lines, f"{change}\n".encode())
         os.close(lines)
-        if change == wanted:
-            try:
-                os.close(os.open(f"{log}.killed", os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                return
+        if change == wanted and _makes(f"{log}.killed"):
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)

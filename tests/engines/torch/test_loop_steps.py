@@ -1,4 +1,4 @@
-"""A step has the loss and gradients of its whole batch, however it is divided into micro-batches and processes."""
+"""A step has the loss and gradients of its whole batch, however it is divided, and waits for no GPU."""
 
 import json
 
@@ -7,6 +7,7 @@ import pytest
 from cab.registry.registries import TASKS
 from cab.runner.processes import Processes
 from tests.helpers.command import run_module
+from tests.helpers.runs import step_waits
 from tests.helpers.runs.step_gradients import CELLS, UNEVEN, measure, write_pairs
 
 
@@ -27,6 +28,7 @@ def of_two_processes(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CELLS)
 def test_a_divided_batch_has_the_loss_and_gradients_of_the_whole(name, folder, of_two_processes, monkeypatch):
+    """Divided into micro-batches and among processes."""
     whole = measure(name, None, Processes(), folder)
     assert whole[0] > 0
     scale = max(whole[1:])
@@ -38,3 +40,18 @@ def test_a_divided_batch_has_the_loss_and_gradients_of_the_whole(name, folder, o
     if name in UNEVEN:  # otherwise the test would show nothing
         monkeypatch.setattr(TASKS.get(name.partition(" ")[0]).cls, "loss_counts", lambda *_: None)
         assert measure(name, 1, Processes(), folder)[0] != pytest.approx(whole[0], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_read_in_ten_steps_and_no_blocking_copy():
+    """Of every task on a simulated device; waits that are planted in two steps of two micro-batches are counted."""
+    process = run_module("tests.helpers.runs.step_waits", *step_waits.CELLS, "planted lm")
+    assert process.returncode == 0, process.stderr[-2000:]
+    table = json.loads(process.stdout)
+    for name in step_waits.CELLS:
+        counts = table.pop(name)
+        assert sum(counts["reads"].values()) <= step_waits.STEPS // 10, (name, counts["reads"])
+        assert counts["copies"] == {}, name
+        assert counts["device"] == pytest.approx(counts["cpu"], rel=1e-5), name
+    found = {name: (sum(x["reads"].values()), sum(x["copies"].values())) for name, x in table.items()}
+    assert found == {"item": (4, 0), "mask": (4, 0), "copy": (0, 4), "index": (0, 4), "nothing": (0, 0)}
