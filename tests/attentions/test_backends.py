@@ -5,7 +5,6 @@ They can only change with the code of the attention, so those of code that has p
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -35,19 +34,14 @@ READS: dict[tuple[str, str], str] = {
 """Why an attention makes the host wait."""
 
 
-def stored() -> list[dict[str, str]]:
-    with on_fake_cuda.TABLE.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_backends_are_those_of_the_table(name: str) -> None:
     changed = f"the backends of {name} have changed; if that is intended, run `{on_fake_cuda.WRITE}`"
-    assert list(on_fake_cuda.rows(name)) == [row for row in stored() if row["attention"] == name], changed
+    assert list(on_fake_cuda.rows(name)) == [row for row in on_fake_cuda.stored() if row["attention"] == name], changed
 
 
 def test_the_table_has_registered_attentions() -> None:
-    assert {row["attention"] for row in stored()} <= set(ATTENTIONS.names()), f"run `{on_fake_cuda.WRITE}`"
+    assert {row["attention"] for row in on_fake_cuda.stored()} <= set(ATTENTIONS.names()), f"run `{on_fake_cuda.WRITE}`"
 
 
 @pytest.mark.parametrize("name", NAMES)

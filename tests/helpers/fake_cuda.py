@@ -58,8 +58,6 @@ class Counts(TorchDispatchMode):
         self.bytes = 0
         self.kernels: Counter[str] = Counter()
         """Calls of each kernel that a stub replaces."""
-        self.products = set[torch.dtype]()
-        """Types of products of batches of matrices."""
         self.host: list[str] = []
         """Reads of a CUDA tensor by the host and blocking copies, ``file:line operator``, in order."""
 
@@ -89,8 +87,6 @@ class Counts(TorchDispatchMode):
         outputs = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
         if outputs and not func.is_view and name not in FREE:
             self.bytes += sum(map(size, outputs if name in FROM_NOTHING else [*inputs, *outputs]))
-            if name in {"bmm", "baddbmm"}:
-                self.products.add(outputs[0].dtype)
         return output
 
     def count(self, kernel: str, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], extra: int = 0) -> None:
@@ -133,11 +129,7 @@ def as_positions(index: Tensor | None, x: Tensor) -> Tensor | None:
 
 
 def _unique(x: Tensor, *_: Any, **__: Any) -> tuple[Tensor, ...]:
-    return (
-        torch.empty_like(x.flatten()),
-        torch.empty_like(x, dtype=torch.long),
-        x.new_empty(x.numel(), dtype=torch.long),
-    )
+    return x.flatten().clone(), torch.empty_like(x, dtype=torch.long), x.new_empty(x.numel(), dtype=torch.long)
 
 
 ANSWERS: dict[str, Callable[..., Any]] = {
@@ -304,16 +296,10 @@ def stubs(counts: Counts) -> dict[Any, dict[str, Callable[..., Any]]]:
     exact = F.scaled_dot_product_attention
 
     def sdpa(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        *_: Any,
-        **__: Any,
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *more: Any, **options: Any
     ) -> Tensor:
         if not query.is_cuda:
-            return exact(query, key, value, attn_mask, dropout_p, *_, **__)
+            return exact(query, key, value, attn_mask, *more, **options)
         if torch.is_autocast_enabled("cuda"):
             half = torch.get_autocast_dtype("cuda")
             query, key, value = (x.to(half) if x.dtype is torch.float32 else x for x in (query, key, value))

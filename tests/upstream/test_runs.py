@@ -22,6 +22,7 @@ from tests.helpers.tasks.layouts import write_clips, write_pairs
 from tests.helpers.tasks.records import in_order, ready
 
 SPEECH = composed("tts", "ljspeech", "fastspeech2", "paper")["task"]
+AS_FAIRSEQ = {name: SPEECH[name] for name in ("as_fairseq", "chosen_by")}
 
 
 @pytest.mark.parametrize("room", [-1, 0, 1])
@@ -50,16 +51,12 @@ def energies(wave: np.ndarray, durations: list[int]) -> list[float]:
 
 
 def test_clips_have_fairseqs_targets(tmp_path: Path) -> None:
-    task = ready("tts", write_clips(tmp_path), **as_fairseq())
+    task = ready("tts", write_clips(tmp_path), **AS_FAIRSEQ)
     batch, utterance = task.training_set.__getitems__([0]), task.training_set.utterances[0]
     wave = read_wave(tmp_path / "tts" / "wavs" / f"{utterance.name}.wav")
     expected = energies(wave, [utterance.start, *utterance.durations])[1:]
     assert batch["energy"][0].tolist() == pytest.approx([*expected, 0.0], abs=1e-3)
     assert batch["frames"].shape[1] == len(utterance.mel) // 4
-
-
-def as_fairseq() -> dict[str, Any]:
-    return {name: SPEECH[name] for name in ("as_fairseq", "chosen_by")}
 
 
 def test_waves_of_files_are_scored_and_dev_is_divided_by_targets(
@@ -68,7 +65,7 @@ def test_waves_of_files_are_scored_and_dev_is_divided_by_targets(
     """fairseq, ``dump_result`` and ``valid_step_with_inference``."""
     rng = np.random.default_rng(2)
     spoken, target = (0.003 * rng.standard_normal(n).astype(np.float32) for n in (RATE // 2, RATE // 4))
-    task = ready("tts", write_clips(tmp_path), **as_fairseq())
+    task = ready("tts", write_clips(tmp_path), **AS_FAIRSEQ)
     monkeypatch.setattr(task, "waves", lambda *_: [spoken, target])
     monkeypatch.setattr(task, "synthesize", lambda *_: [None])
     monkeypatch.setattr(task, "target", lambda *_: None)

@@ -8,7 +8,6 @@ from cab.config.run_config import TrainerConfig
 from tasks.sr.task import Diffusion
 from tests.cab.config.test_compose_paper import composed
 
-"""informer, utils/tools.py ``adjust_learning_rate`` (type1), called with epoch + 1 at the end of each."""
 INVERSE_SQRT = {1: 1.25e-7, 10: 1.25e-6, 2000: 2.5e-4, 3999: 4.99875e-4, 4000: 5e-4, 8000: 3.5355339e-4, 16000: 2.5e-4}
 """fairseq, ``InverseSquareRootSchedule.step_update``: rate after so many updates, peak 5e-4, warm-up 4,000."""
 POLYNOMIAL = {1: 1.25e-7, 2000: 2.5e-4, 4000: 5e-4, 4001: 4.9996875e-4, 8000: 3.75e-4, 16000: 1.25e-4}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,13 +19,12 @@ from torch.nn import functional as F
 
 from attentions.bases.recurrent import Recurrent
 from attentions.forgetting import LONGEST, forgetting_attention
-from attentions.kda import KDAAttention
 from attentions.kernels import chunks, fla_kernels
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import build_attention
 from cab.flash_linear_attention import has_wrong_gradients
-from cab.kernels import used
+from cab.kernels import Backend, used
 from cab.registry.registries import ATTENTIONS
 from tests.helpers.attentions import interpreted_errors, on_fake_cuda
 from tests.helpers.attentions.agreement import with_output
@@ -53,8 +52,7 @@ def test_they_compute_what_ours_do(tier: str) -> None:
 
 def test_errors_of_every_operation_are_in_the_table_to_fill() -> None:
     """Each is called by an attention of interpreted_errors.py."""
-    with on_fake_cuda.TABLE.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = on_fake_cuda.stored()
     every, covered = (
         {
             part
@@ -67,27 +65,34 @@ def test_errors_of_every_operation_are_in_the_table_to_fill() -> None:
     assert every == covered
 
 
+def run_in_place_of_fla(run: Callable[..., Any], backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"device": "cpu", "run": run, "is_installed": True, "is_deterministic": True}
+    for field, value in here.items():
+        monkeypatch.setattr(backend, field, value)
+
+
+def in_bfloat16(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the reference of terms that are in bfloat16, but for decays and the state."""
+
+    def run(*terms: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert not torch.is_autocast_enabled("cpu")
+        assert all(x is not None and x.dtype is torch.bfloat16 for x in terms[:3])
+        output, state = reference(*(x if x is None else upcast(x) for x in terms))
+        return output.to(torch.bfloat16), state
+
+    return run
+
+
 @pytest.mark.parametrize("name", [entry.name for entry in ATTENTIONS if issubclass(entry.cls, Recurrent)])
 def test_a_layer_in_bfloat16_is_computed_by_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what is in their place, and in float32 and for short sequences by PyTorch."""
     module = with_output(build_attention(name, pattern="CS", embed_dim=64, num_heads=2))
-    assert isinstance(module, Recurrent)
     operation, x = module.operation, torch.randn(2, 70, 64)
     (backend,) = operation.backends
     assert backend.name == "fla"
     with torch.autocast("cpu", torch.bfloat16):
         expected = module(x)
-
-    def stand_in(*terms: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute the reference of terms that are in bfloat16, but for decays and the state."""
-        assert not torch.is_autocast_enabled("cpu")
-        assert all(x is not None and x.dtype is torch.bfloat16 for x in terms[:3])
-        output, state = operation.reference(*(x if x is None else upcast(x) for x in terms))
-        return output.to(torch.bfloat16), state
-
-    here = {"device": "cpu", "run": stand_in, "is_installed": True, "is_deterministic": True}
-    for field, value in here.items():
-        monkeypatch.setattr(backend, field, value)
+    run_in_place_of_fla(in_bfloat16(operation.reference), backend, monkeypatch)
     for inputs, dtype, reason in ((x, torch.bfloat16, ""), (x, None, "float32"), (x[:, :63], torch.bfloat16, "fewer")):
         with torch.autocast("cpu", dtype, enabled=dtype is not None), used() as uses:
             output = module(inputs)
@@ -101,14 +106,7 @@ def test_mamba3_reads_ahead_over_chunks_and_padding(monkeypatch: pytest.MonkeyPa
     module, x = with_output(build_attention("mamba3", pattern="CS", embed_dim=64, num_heads=2)), torch.randn(4, 200, 64)
     padding = torch.arange(200) >= torch.tensor([[200], [193], [64], [37]])
     expected = module(x, query_padding_mask=padding)
-    backend, by_blocks = recurrence.backends[0], recurrence.reference
-
-    def stand_in(*terms: Tensor | None) -> tuple[Tensor, Tensor]:
-        output, state = by_blocks(*(x if x is None else upcast(x) for x in terms))
-        return output.to(torch.bfloat16), state
-
-    for field, value in {"device": "cpu", "run": stand_in, "is_installed": True, "is_deterministic": True}.items():
-        monkeypatch.setattr(backend, field, value)
+    run_in_place_of_fla(in_bfloat16(recurrence.reference), recurrence.backends[0], monkeypatch)
     monkeypatch.setattr(chunks, "CPU_TOKENS", 1)
     with torch.autocast("cpu", torch.bfloat16), used() as uses:
         output = module(x, query_padding_mask=padding)
@@ -144,7 +142,6 @@ def test_wrong_gradients_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_log_decays_given_to_the_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32, although their logits are in bfloat16, and so large that blocks can sum them."""
     module = build_attention(name, pattern="CS", embed_dim=64, num_heads=2)
-    assert isinstance(module, KDAAttention)
     decays: list[Tensor] = []
 
     def stand_in(_path: str, **tensors: Any) -> tuple[Tensor, Tensor]:
@@ -152,8 +149,8 @@ def test_log_decays_given_to_the_kernel(name: str, monkeypatch: pytest.MonkeyPat
         return tensors["v"], tensors["initial_state"]
 
     monkeypatch.setattr(fla_kernels, "call", stand_in)
-    for field, value in {"device": "cpu", "is_installed": True, "is_deterministic": True}.items():
-        monkeypatch.setattr(module.operation.backends[0], field, value)
+    backend = module.operation.backends[0]
+    run_in_place_of_fla(backend.run, backend, monkeypatch)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         module.decay_map[1].bias[0] = 1e4
         x = torch.randn(2, 70, 64)

@@ -41,11 +41,7 @@ def test_digits_are_kept_alongside_what_is_forgotten(rate: float, kind: str) -> 
 
 EXTREMES: dict[str, tuple[str, float, float]] = {  # a parameter ("" for the keys), and values at both ends
     "gla": ("decay_map.1.bias", 100.0, -3000.0),
-    "ssd": ("log_rate", -20.0, 9.0),
-    "comba": ("log_rate", -20.0, 9.0),
-    "deltaproduct": ("log_rate", -20.0, 9.0),
-    "gated_deltanet": ("log_rate", -20.0, 9.0),
-    "gated_deltanet_2": ("log_rate", -20.0, 9.0),
+    **dict.fromkeys(("ssd", "comba", "deltaproduct", "gated_deltanet", "gated_deltanet_2"), ("log_rate", -20.0, 9.0)),
     "hgrn2": ("", 8.0, -80.0),
     "kda": ("log_rate", -20.0, 9.0),
     "mamba3": ("step_proj.bias", -20.0, 100.0),

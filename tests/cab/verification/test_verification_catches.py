@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from torch import nn
 
-from cab import Pattern
+from cab import Attention, Pattern
 from cab.registry.registries import ATTENTIONS
 from cab.verification import growth, run_checks, select_checks, suite
 from cab.verification.subject import Subject
-from tests.helpers.verification import broken_calls, broken_decoding, broken_inputs, broken_learning  # noqa: F401
-from tests.helpers.verification.mutations import LONG, MUTATIONS, PLANTED, Weighted, failures
+from tests.helpers.verification import broken_calls, broken_decoding, broken_inputs, broken_learning
+from tests.helpers.verification.mutations import LONG, Weighted, failures, variant
+from tests.helpers.verification.sound_learning import Deep
+
+DEFECTS = [case for part in (broken_calls, broken_decoding, broken_inputs, broken_learning) for case in part.DEFECTS]
 
 
-@pytest.mark.parametrize(("cls", "pattern", "checks", "long"), MUTATIONS)
+@pytest.mark.parametrize(("cls", "pattern", "checks", "long"), DEFECTS)
 def test_defect_is_caught_and_named(cls, pattern, checks, long, monkeypatch):
     monkeypatch.setattr(suite, "guilty", lambda *_: "")  # the submodule is named by test_localize.py
     selected = ["packed"] if checks[0].startswith("packed_") else checks
@@ -32,11 +36,28 @@ def test_choice_of_queries_that_sees_the_future_has_no_gradient():
     assert [result.check for result in run_checks(subject, checks) if not result.passed] == ["lookahead_perturbation"]
 
 
+class SometimesQuadratic(Weighted):
+    """Linear attention that writes all weights out in one ``mode``."""
+
+    mode = "with padding"
+
+    def attend(self, query, key, value, padding):
+        q, k = query.relu() + 0.1, key.relu() + 0.1
+        has_padding = padding.key is not None
+        if has_padding:
+            k = k.masked_fill(padding.key[:, None, :, None], 0.0)
+        modes = {"with padding": has_padding, "in training": self.training, "in evaluation": not self.training}
+        if not modes[self.mode]:
+            return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1))
+        scores = q @ k.mT
+        return scores @ value / scores.sum(-1, keepdim=True)
+
+
 @pytest.mark.parametrize("mode", ["with padding", "in evaluation", "in training"])
 def test_quadratic_memory_that_claims_to_be_linear(mode, monkeypatch):
     monkeypatch.setattr(growth, "LONGEST", 2048)
-    monkeypatch.setattr(broken_inputs.SometimesQuadratic, "mode", mode)
-    failed = failures(broken_inputs.SometimesQuadratic, "NS", ["memory_growth"], quick=False, complexity="n")
+    monkeypatch.setattr(SometimesQuadratic, "mode", mode)
+    failed = failures(SometimesQuadratic, "NS", ["memory_growth"], quick=False, complexity="n")
     assert mode in failed["memory_growth"]
 
 
@@ -44,21 +65,46 @@ def test_quadratic_memory_that_is_declared():
     assert not failures(Weighted, "NS", ["memory_growth"], quick=False, complexity="n^2")
 
 
+class TakesAnything(Attention):
+    def __init__(self, *, embed_dim, **_anything):
+        super(Attention, self).__init__()
+        self.embed_dim, self.pattern = embed_dim, None
+        self.linear = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, query, *_source, **_masks):
+        return self.linear(query)
+
+
 @pytest.mark.parametrize("pattern", [Pattern.NS, Pattern.NC])
 def test_module_that_checks_nothing(pattern):
-    failed = failures(broken_inputs.TakesAnything, pattern, ["contract"], complexity="1")
+    failed = failures(TakesAnything, pattern, ["contract"], complexity="1")
     assert {"wrong_inputs", "wrong_options"} <= set(failed)
 
 
-@pytest.mark.parametrize(("name", "pattern", "layer"), [("last_sees_all", "CS", 3), ("first_ignores_padding", "NS", 0)])
-def test_defect_in_one_layer_position_is_caught(name, pattern, layer):
+LAST_SEES_ALL = variant(Deep, forgets=lambda c: 0 < c.layer_position.index == c.layer_position.num_layers - 1)
+FIRST_IGNORES_PADDING = variant(
+    Deep, weights=lambda c: c.but(mask=c.mask if c.layer_position.index or c.layer_position.num_layers == 1 else None)
+)
+
+
+@pytest.mark.parametrize(("cls", "pattern", "layer"), [(LAST_SEES_ALL, "CS", 3), (FIRST_IGNORES_PADDING, "NS", 0)])
+def test_defect_in_one_layer_position_is_caught(cls, pattern, layer):
     """A single layer passes the same checks."""
-    failed = failures(PLANTED[name], pattern, ["every_layer_position"], quick=False)
+    failed = failures(cls, pattern, ["every_layer_position"], quick=False)
     assert f"at layer {layer} of 4," in failed["every_layer_position"]
-    assert not failures(PLANTED[name], pattern, ["lookahead_gradient", "padded_left"])
+    assert not failures(cls, pattern, ["lookahead_gradient", "padded_left"])
+
+
+class LooksAtANumber(Weighted):
+    """Python asks for a value of a tensor, which breaks the graph of torch.compile."""
+
+    def attend(self, query, key, value, padding):
+        if query.abs().max().item() > 1e6:
+            query = query / 1e6
+        return super().attend(query, key, value, padding)
 
 
 @pytest.mark.slow
 def test_graph_break_is_found_on_demand():
-    assert set(failures(broken_inputs.LooksAtANumber, "NS", ["compile"], quick=False)) == {"compile_graph_breaks"}
+    assert set(failures(LooksAtANumber, "NS", ["compile"], quick=False)) == {"compile_graph_breaks"}
     assert failures(Weighted, "NS", ["compile"], quick=False) == {}

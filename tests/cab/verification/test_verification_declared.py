@@ -19,10 +19,10 @@ from cab.verification.side_effects import changes_since, read_settings
 from cab.verification.subject import Subject
 from cab.verification.suite import headline
 from tests.helpers.command import cab
-from tests.helpers.verification import broken_decoding, sound  # noqa: F401
-from tests.helpers.verification.mutations import PLANTED, failures, variant
+from tests.helpers.verification import sound
+from tests.helpers.verification.mutations import Weighted, each, failures, variant
 
-FORGOTTEN_MASK = PLANTED["forgotten_mask"]
+FORGOTTEN_MASK = variant(Weighted, forgets=lambda _: True)
 
 
 def failed(cls, pattern, checks):
@@ -125,9 +125,7 @@ def masked_in_batches(call):
 
 MASKED_IN_BATCHES = variant(sound.PlainAverage, forward=masked_in_batches)
 CROSS_WITHOUT_SOURCE = variant(sound.PlainCross, forward=lambda c: c.maps[0](c.query))
-COARSE_STATE = variant(
-    sound.CachedAverage, step=lambda c: (c.output, {name: x.bfloat16().to(x.dtype) for name, x in c.new.items()})
-)
+COARSE_STATE = variant(sound.CachedAverage, step=lambda c: each(c.new, lambda x: x.bfloat16().to(x.dtype)))
 DETAILS = [
     (variant(Skips, max_token_distance=3, last=4), "token_distance", "declare `max_token_distance`", True),
     (
@@ -216,7 +214,7 @@ def test_a_leak_is_the_headline_and_no_declaration_is_suggested_for_its_conseque
     results = verify_attention(FORGOTTEN_MASK, "CS", checks=checks, quick=True)
     assert not any(result.passed for result in results)
     assert "declare" not in " ".join(result.detail for result in results)
-    assert headline(results).startswith("forgotten_mask CS: causal leak: output ")
+    assert headline(results).startswith("Weighted CS: causal leak: output ")
 
 
 def test_another_cache_is_one_finding():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
+from dataclasses import make_dataclass
+
 import pytest
 import torch
 from torch import nn
@@ -12,7 +15,75 @@ from cab.registry.registries import ATTENTIONS
 from cab.verification import verify_attention
 from cab.verification.foreign import adapter_of, subject_class
 from tests.helpers.verification import mutations, sound, sound_learning
-from tests.helpers.verification.mutations import failures, variant
+from tests.helpers.verification.mutations import NEVER, failures, future, variant
+
+
+class FixedWidth(sound.PlainAverage):
+    """Of one width and one pattern."""
+
+    embed_dim = 20
+
+    def __init__(self):
+        super().__init__("CS", self.embed_dim)
+
+
+class InsideBfloat16(sound.Mapped):
+    """Causal softmax attention that computes in bfloat16 whatever it is given, as many GPU kernels do."""
+
+    internal_dtype = torch.bfloat16
+
+    def forward(self, query, *, key_padding_mask=None, **_same):
+        if key_padding_mask is not None:
+            query = query.masked_fill(key_padding_mask[..., None], 0.0)
+        q, k, v = (linear(query).bfloat16() for linear in self.maps)
+        hidden = future(query.shape[1])
+        if key_padding_mask is not None:
+            hidden = hidden | key_padding_mask[:, None]
+        hidden = hidden & ~torch.eye(query.shape[1], dtype=torch.bool)
+        logits = (q @ k.mT * query.shape[-1] ** -0.5).masked_fill(hidden, NEVER)
+        return (logits.softmax(-1) @ v).to(query.dtype)
+
+
+class TokensFirst(nn.Module):
+    """The causal mean of tokens [N, B, D]."""
+
+    batch_first = False
+
+    def __init__(self, embed_dim):
+        super().__init__()
+        self.value = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, x):
+        return self.value(x).cumsum(0) / torch.arange(1, 1 + len(x)).to(x)[:, None, None]
+
+
+class TokensFirstMasked(sound.Mapped):
+    """Attention with the layout and masks of ``torch.nn.MultiheadAttention``, which give finite values everywhere."""
+
+    batch_first = False
+
+    def forward(self, query, key, value, key_padding_mask=None, attn_mask=None):
+        hidden = attn_mask[None]
+        if key_padding_mask is not None:
+            hidden = hidden | key_padding_mask[:, None]
+        q, k, v = (linear(x).transpose(0, 1) for linear, x in zip(self.maps, (query, key, value), strict=True))
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden, torch.finfo(q.dtype).min).softmax(-1)
+        return (weights @ v).transpose(0, 1), weights
+
+
+Outputs = namedtuple("Outputs", "output weights")
+Structure = make_dataclass("Structure", ["output", "weights"])
+
+
+class Contained(TokensFirst):
+    """The mean of tokens [B, N, D], in a container, of which the first value is the output."""
+
+    batch_first = True
+    container = Outputs
+
+    def forward(self, x):
+        return self.container(output=super().forward(x.transpose(0, 1)).transpose(0, 1), weights=None)
+
 
 PLAIN = [
     (mutations.Weighted, "NS", "n^2"),
@@ -21,8 +92,8 @@ PLAIN = [
     (sound.PlainAverage, "CS", "n"),
     (sound.PlainCross, "NC", "n^2"),
     (sound.PlainCross, "CC", "n^2"),
-    (sound.FixedWidth, "CS", "n"),
-    (sound.InsideBfloat16, "CS", "n^2"),
+    (FixedWidth, "CS", "n"),
+    (InsideBfloat16, "CS", "n^2"),
     (sound.CachedAverage, "CS", "n"),
 ]
 LEARNING = (sound_learning.Gated, sound_learning.Sharpened, sound_learning.Clustered, sound_learning.Deep)
@@ -110,13 +181,13 @@ SOUND = {
         "NS",
         ["padding_poison_right"],
     ),
-    "tokens first": (sound.TokensFirst, "CS", LAYOUT),
-    "tokens first with masks": (sound.TokensFirstMasked, "CS", LAYOUT),
-    "factory": (adapter_of(lambda embed_dim: sound.TokensFirstMasked(embed_dim), "f"), "CS", ["padding"]),
-    "named tuple": (sound.Contained, "CS", ["determinism", "gradient_is_derivative"]),
-    "dict": (variant(sound.Contained, container=dict), "CS", ["determinism"]),
-    "dataclass": (variant(sound.Contained, container=sound.Structure), "CS", ["determinism"]),
-    "factory of containers": (adapter_of(lambda embed_dim: sound.Contained(embed_dim), "f"), "CS", ["determinism"]),
+    "tokens first": (TokensFirst, "CS", LAYOUT),
+    "tokens first with masks": (TokensFirstMasked, "CS", LAYOUT),
+    "factory": (adapter_of(lambda embed_dim: TokensFirstMasked(embed_dim), "f"), "CS", ["padding"]),
+    "named tuple": (Contained, "CS", ["determinism", "gradient_is_derivative"]),
+    "dict": (variant(Contained, container=dict), "CS", ["determinism"]),
+    "dataclass": (variant(Contained, container=Structure), "CS", ["determinism"]),
+    "factory of containers": (adapter_of(lambda embed_dim: Contained(embed_dim), "f"), "CS", ["determinism"]),
     "function of transformers": (
         "transformers.models.llama.modeling_llama:eager_attention_forward",
         "CS",

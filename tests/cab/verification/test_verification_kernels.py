@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -46,13 +47,8 @@ def test_the_reference_passes_in_each_precision_with_padding_and_in_pieces(monke
     results = found(computed, monkeypatch)
     assert len(results) == 4
     assert all(result.passed for result in results)
-    for words in (
-        "with padding in float32",
-        "in pieces in float32",
-        "with padding in bfloat16",
-        "in pieces in bfloat16",
-    ):
-        assert sum(f"{words}, 64 features, 131 tokens" in result.where for result in results) == 1
+    for form, dtype in product(("with padding", "in pieces"), ("float32", "bfloat16")):
+        assert sum(f"{form} in {dtype}, 64 features, 131 tokens" in result.where for result in results) == 1
 
 
 @pytest.mark.parametrize(

@@ -110,16 +110,13 @@ def assert_decodes(module: Attention, length: int, keys: int, pieces: tuple[int,
     while begin < length:
         size = pieces[min(len(outputs), len(pieces) - 1)]
         piece = slice(begin, begin + size)
+        tokens, hidden = inputs[0][:, piece], masks["query_padding_mask"][:, piece]
         state = reorder_state(reorder_state(state, order), order.argsort())
         if size == 1:
-            output, state = module.step(
-                inputs[0][:, begin], state, query_padding_mask=masks["query_padding_mask"][:, begin]
-            )
+            output, state = module.step(tokens[:, 0], state, query_padding_mask=hidden[:, 0])
             output = output.unsqueeze(1)
         else:
-            output, state = module.prefill(
-                inputs[0][:, piece], state, query_padding_mask=masks["query_padding_mask"][:, piece]
-            )
+            output, state = module.prefill(tokens, state, query_padding_mask=hidden)
         outputs.append(output)
         begin += size
     torch.testing.assert_close(torch.cat(outputs, dim=1), expected)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 
 import torch
@@ -50,6 +51,11 @@ def rows(name: str) -> Iterator[dict[str, str]]:
             cells = name, pattern, precision, "; ".join(sorted(backends)), "; ".join(sorted(sdpa))
             if uses.names - {"pytorch"} or cells[-1]:
                 yield dict(zip(COLUMNS, cells, strict=True))
+
+
+def stored() -> list[dict[str, str]]:
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 if __name__ == "__main__":

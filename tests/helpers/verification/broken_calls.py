@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.helpers.verification.mutations import MEDIUM, Weighted, by_hand, hooked, nothing, on, parameter, plant
+from tests.helpers.verification.mutations import MEDIUM, Weighted, by_hand, hooked, nothing, on, parameter, planted
 from tests.helpers.verification.sound_learning import Gated
 
 
@@ -23,20 +24,6 @@ def lost_between_threads(call):
 
 def table(size):
     return torch.linspace(0.5, 1.5, size)
-
-
-plant(
-    dropout_in_evaluation=on("NS: eval_repeatable", weights=lambda c: F.dropout(c.y, c.dropout)),
-    random_beyond_800=on(
-        "NS: eval_repeatable", long=MEDIUM, value=lambda c: c.v * (torch.rand(c.m, 1) > 0.1) if c.m > 800 else c.v
-    ),
-    other_generator=on("NS: same_seed", weights=lambda c: c.y * (random.uniform(0.9, 1.1) if c.training else 1.0)),
-    scaled_in_evaluation=on("NS: training_is_evaluation", query=lambda c: c.q * (1.0 if c.training else 1.01)),
-    scales_where_it_drops=on("CS: training_is_evaluation", weights=lambda c: c.y * (0.9 if c.weight_dropout else 1.0)),
-    compiled_scale=on("NS: compiled_branch", weights=lambda c: c.y * (1.5 if torch.compiler.is_compiling() else 1.0)),
-    last_keys_lost_between_threads=on("NS: several_threads", value=lost_between_threads),
-    keeps_table=on("NC: inference_mode", value=lambda c: c.v * c.kept(None, lambda: table(c.head_dim))),
-)
 
 
 def follows_maximum(call):
@@ -61,7 +48,91 @@ def repairs_mask(call):
     return call.y
 
 
-plant(
+def but_last(x):
+    """Return a copy of ``x`` whose last position was never written."""
+    copy = torch.empty_like(x)
+    copy[:, :, :-1] = x[:, :, :-1]
+    return copy.where(copy == copy, 0.0) if x.shape[2] == 1 else copy
+
+
+half_gradient = by_hand(torch.clone, lambda g, _: but_last(g))
+
+
+class Scaled(Weighted):
+    """With a learned factor."""
+
+    def set_up(self):
+        self.tau = parameter()
+
+    def attend(self, query, key, value, padding):
+        return self.factor() * super().attend(query, key, value, padding)
+
+    def factor(self):
+        return self.tau.exp()
+
+
+def keeps_joint_map(call):
+    """Keys and values of one tensor come from a joint map, which is kept in evaluation."""
+    if call.key is not call.value or torch.is_grad_enabled():
+        return call.y
+    joint = call.kept(None, lambda: torch.cat([call.k_proj.weight, call.v_proj.weight]))
+    k, v = F.linear(call.key, joint).chunk(2, dim=-1)
+    heads = map(call.split_heads, (call.q_proj(call.query), k + call.k_proj.bias, v + call.v_proj.bias))
+    return call.out_proj(call.merge_heads(call.attend(*heads, call.padding)))
+
+
+def keeps_doubled_weight(call):
+    """The doubled weight is computed in the first call in evaluation."""
+    if call.training or torch.is_grad_enabled():
+        return call.y
+    doubled = call.kept(None, lambda: 2.0 * call.v_proj.weight)
+    return call.y + F.linear(call.value, 0.5 * doubled - call.v_proj.weight)
+
+
+def keeps_prompt(call):
+    """The result of a prompt is kept for the same prompt."""
+    if torch.is_grad_enabled() or call.tokens.shape[1] == 1 or any(x.any() for x in call.state.values()):
+        return call.y
+    return call.kept((call.tokens.shape, float(call.tokens.double().sum())), lambda: call.y)
+
+
+class CopiesItself(Weighted):
+    """A copy has the same weights, but other options."""
+
+    def __deepcopy__(self, memo):
+        copy = type(self)(pattern=self.pattern, embed_dim=self.embed_dim, num_heads=self.num_heads)
+        copy.train(self.training).load_state_dict(self.state_dict())
+        return memo.setdefault(id(self), copy)
+
+
+def reading_weight(call):
+    """Return what ``compute`` gives, from the weight of the last projection instead of a call of it."""
+    heads = call.attend(*call.project(call.query, call.key, call.value), call.padding)
+    return F.linear(call.merge_heads(heads), call.out_proj.weight, call.out_proj.bias)
+
+
+def prompt_reads_weight(call):
+    hooks, linear = call.v_proj._forward_hooks, call.v_proj
+    linear._forward_hooks = type(hooks)() if call.n > 1 else hooks
+    try:
+        return call.y
+    finally:
+        linear._forward_hooks = hooks
+
+
+gated, scaled = (functools.partial(on, base=base) for base in (Gated, Scaled))
+
+DEFECTS = planted(
+    dropout_in_evaluation=on("NS: eval_repeatable", weights=lambda c: F.dropout(c.y, c.dropout)),
+    random_beyond_800=on(
+        "NS: eval_repeatable", long=MEDIUM, value=lambda c: c.v * (torch.rand(c.m, 1) > 0.1) if c.m > 800 else c.v
+    ),
+    other_generator=on("NS: same_seed", weights=lambda c: c.y * (random.uniform(0.9, 1.1) if c.training else 1.0)),
+    scaled_in_evaluation=on("NS: training_is_evaluation", query=lambda c: c.q * (1.0 if c.training else 1.01)),
+    scales_where_it_drops=on("CS: training_is_evaluation", weights=lambda c: c.y * (0.9 if c.weight_dropout else 1.0)),
+    compiled_scale=on("NS: compiled_branch", weights=lambda c: c.y * (1.5 if torch.compiler.is_compiling() else 1.0)),
+    last_keys_lost_between_threads=on("NS: several_threads", value=lost_between_threads),
+    keeps_table=on("NC: inference_mode", value=lambda c: c.v * c.kept(None, lambda: table(c.head_dim))),
     rotation_not_saved=on(
         "NS: state_dict_complete",
         made=lambda m: {"rotation": torch.randn(m.head_dim, m.head_dim)},
@@ -89,9 +160,7 @@ plant(
         attend=lambda c: (1.01 if c.number() > 50 else 1.0) * c.y,
     ),
     longest_so_far=on(
-        "NS: lengths_in_turn",
-        longest=0,
-        query=lambda c: c.q * (1.0 + 1e-3 * c.set(longest=max(c.longest, c.m)).longest / c.m),
+        "NS: lengths_in_turn", most=0, query=lambda c: c.q * (1.0 + 1e-3 * c.set(most=max(c.most, c.m)).most / c.m)
     ),
     features_by_width=on(
         "CS: modules_apart",
@@ -99,16 +168,11 @@ plant(
         query=lambda c: c.q @ c.rotations.setdefault(c.head_dim, torch.randn(c.head_dim, c.head_dim)),
     ),
     last_module_wins=on(
-        "NC: modules_apart",
-        made=lambda m: setattr(type(m), "temperature", m.head_dim**0.5),
-        query=lambda c: c.q / c.temperature,
+        "NC: modules_apart", made=lambda m: setattr(type(m), "tau", m.head_dim**0.5), query=lambda c: c.q / c.tau
     ),
     scales_in_place=on("NS: inputs_untouched", compute=lambda c: c.but(query=torch.no_grad()(c.q.mul_)(0.5))),
     unmasks=on("NC: inputs_untouched", attend=lambda c: nothing(c.mask is None or c.mask[:, 0].fill_(False)) or c.y),
     repairs_the_mask=on("NS: inputs_untouched", forward=repairs_mask),
-)
-
-plant(
     remembers_by_sum=on(
         "NS: contents_in_turn",
         attend=lambda c: c.without_grad(lambda: c.kept((c.q.shape, round(float(c.v.double().sum()), 3)), lambda: c.y)),
@@ -123,10 +187,8 @@ plant(
     mask_by_count=on(
         "NS: contents_in_turn",
         long=MEDIUM,
-        padding=lambda c: (
-            c.padding
-            if c.mask is None or torch.is_grad_enabled()
-            else c.padding._replace(key=c.kept((c.mask.shape, int(c.mask.sum())), c.mask.clone))
+        attend=lambda c: c.without_grad(
+            lambda: c.with_mask(lambda x: c.but(mask=c.kept((x.shape, int(x.sum())), x.clone)))
         ),
     ),
     # the source is kept by identity and version of its tensor; a freed tensor's identity returns
@@ -138,14 +200,11 @@ plant(
             else c.but(key=c.kept((id(c.k), c.k._version, c.k.shape), c.k.clone))
         ),
     ),
-)
-
-plant(
     seeds_in_constructor=on("NS: generators_untouched", made=lambda _: nothing(torch.manual_seed(0))),
     training_seeds=on("NS: generators_untouched", attend=lambda c: nothing(c.training and torch.manual_seed(0)) or c.y),
     draws_in_evaluation=on("CS: generators_untouched", attend=lambda c: c.y + 0.0 * torch.rand(())),
     numpy_draws=on("NC: generators_untouched", attend=lambda c: c.y + (0.0 * np.random.rand() if c.training else 0.0)),
-    prompt_draws=on("CC: generators_untouched", prefill=lambda c: (c.output + 0.0 * torch.rand(()), c.new)),
+    prompt_draws=on("CC: generators_untouched", prefill=lambda c: c.output + 0.0 * torch.rand(())),
     step_disables_gradients=on("CS: settings_untouched", step=lambda c: nothing(torch.set_grad_enabled(False)) or c.y),
     step_on_one_thread=on("CS: settings_untouched", step=lambda c: torch.set_num_threads(1) or c.y),
     hides_warnings=on("NS: settings_untouched", attend=lambda c: warnings.simplefilter("ignore") or c.y),
@@ -157,23 +216,8 @@ plant(
     ),
     no_autocast_cache=on("NC: settings_untouched", attend=lambda c: torch.set_autocast_cache_enabled(False) or c.y),
     autocast_off=on("NS: settings_untouched", forward=lambda c: (c.y, torch.set_autocast_enabled("cpu", False))[0]),
-)
-
-
-def but_last(x):
-    """Return a copy of ``x`` whose last position was never written."""
-    copy = torch.empty_like(x)
-    copy[:, :, :-1] = x[:, :, :-1]
-    return copy.where(copy == copy, 0.0) if x.shape[2] == 1 else copy
-
-
-half_gradient = by_hand(torch.clone, lambda g, _: but_last(g))
-
-plant(
-    state_of_empty_memory=on(
-        "CS: uninitialized_memory",
-        Gated,
-        init_decode_state=lambda c: c.y | {"keys": 0.0 * torch.empty_like(c.y["keys"])},
+    state_of_empty_memory=gated(
+        "CS: uninitialized_memory", init_decode_state=lambda c: c.y | {"keys": 0.0 * torch.empty_like(c.y["keys"])}
     ),
     zero_times_empty=on("CC: uninitialized_memory", attend=lambda c: c.y + 0.0 * torch.empty_like(c.y)),
     empty_buffer=on(
@@ -183,155 +227,33 @@ plant(
     ),
     last_output_never_written=on("NS: uninitialized_memory", attend=lambda c: but_last(c.y)),
     gradient_of_empty_memory=on("NC: uninitialized_memory", value=lambda c: half_gradient(c.v)),
-)
-
-
-class Scaled(Weighted):
-    """With a learned factor."""
-
-    def set_up(self):
-        self.temperature = parameter()
-
-    def attend(self, query, key, value, padding):
-        return self.factor() * super().attend(query, key, value, padding)
-
-    def factor(self):
-        return self.temperature.exp()
-
-
-class KeepsMapOfOneSource(Weighted):
-    """Keys and values of one tensor come from a joint map, which is kept in evaluation."""
-
-    joint = None
-
-    def train(self, mode=True):
-        self.joint = None
-        return super().train(mode)
-
-    def project(self, query, key, value):
-        if key is not value or torch.is_grad_enabled():
-            return super().project(query, key, value)
-        if self.joint is None:
-            self.joint = torch.cat([self.k_proj.weight, self.v_proj.weight])
-        k, v = F.linear(key, self.joint).chunk(2, dim=-1)
-        return tuple(map(self.split_heads, (self.q_proj(query), k + self.k_proj.bias, v + self.v_proj.bias)))
-
-    def compute(self, query, key, value, padding):
-        return self.out_proj(self.merge_heads(self.attend(*self.project(query, key, value), padding)))
-
-
-def keeps_doubled_weight(call):
-    """The doubled weight is computed in the first call in evaluation."""
-    if call.training or torch.is_grad_enabled():
-        return call.y
-    doubled = call.kept(None, lambda: 2.0 * call.v_proj.weight)
-    return call.y + F.linear(call.value, 0.5 * doubled - call.v_proj.weight)
-
-
-def keeps_prompt(call):
-    """The result of a prompt is kept for the same prompt."""
-    if torch.is_grad_enabled() or call.tokens.shape[1] == 1 or any(x.any() for x in call.state.values()):
-        return call.y
-    return call.kept((call.tokens.shape, float(call.tokens.double().sum())), lambda: call.y)
-
-
-plant(
     # an assignment to ``.data`` does not change it, and weights of ``functional_call`` may have that of the others
-    keyed_by_version=on(
-        "NC CC: new_weights",
-        Scaled,
-        factor=lambda c: c.without_grad(lambda: c.kept(c.temperature._version, lambda: c.y)),
+    keyed_by_version=scaled(
+        "NC CC: new_weights", factor=lambda c: c.without_grad(lambda: c.kept(c.tau._version, lambda: c.y))
     ),
-    keyed_by_address_and_version=on(
+    keyed_by_address_and_version=scaled(
         "NS: new_weights",
-        Scaled,
-        factor=lambda c: c.without_grad(
-            lambda: c.kept((c.temperature.data_ptr(), c.temperature._version), lambda: c.y)
-        ),
+        factor=lambda c: c.without_grad(lambda: c.kept((c.tau.data_ptr(), c.tau._version), lambda: c.y)),
     ),
-    kept_until_training=on(
+    kept_until_training=scaled(
         "NS: new_weights",
-        Scaled,
         train=lambda c: c.set(memory=None).y,
         factor=lambda c: c.y if c.training else c.kept(None, c.y.detach) + c.y - c.y.detach(),
     ),
-    step_keeps_factor=on(
+    step_keeps_factor=scaled(
         "CS: new_weights",
-        Scaled,
-        step=lambda c: (
-            (c.output - c.out_proj.bias) / c.factor() * c.kept(None, c.factor().detach) + c.out_proj.bias,
-            c.new,
-        ),
+        step=lambda c: (c.output - c.out_proj.bias) / c.factor() * c.kept(None, c.factor().detach) + c.out_proj.bias,
     ),
     # a list of parameters, which ``load_state_dict(assign=True)`` leaves behind
     keeps_parameter_of_constructor=on(
-        "NC: new_weights",
-        made=lambda _: {"temperature": (x := parameter()), "first": [x]},
-        attend=lambda c: c.first[0] * c.y,
+        "NC: new_weights", made=lambda _: {"tau": (x := parameter()), "first": [x]}, attend=lambda c: c.first[0] * c.y
     ),
     keeps_doubled_weight=on("NS: new_weights", compute=keeps_doubled_weight),
-    keeps_map_of_one_source=on("CC: new_weights", KeepsMapOfOneSource),
-    keeps_prompt=on("CS: new_weights", Gated, decode_inputs=keeps_prompt),
-)
-
-
-class LosesTableInCopy(Weighted):
-    def set_up(self):
-        self.table = table(self.head_dim)
-
-    def __getstate__(self):
-        return {name: x for name, x in self.__dict__.items() if name != "table"}
-
-    def attend(self, query, key, value, padding):
-        return super().attend(query, key, value * getattr(self, "table", 1.0), padding)
-
-
-class CopyForgetsMode(Weighted):
-    """A copy of a module in evaluation mode is in training mode, where the values are scaled."""
-
-    factor = 1.0
-
-    def __setstate__(self, state):
-        super().__setstate__(state)
-        self.factor = 1.01
-
-    def attend(self, query, key, value, padding):
-        return super().attend(query, key, value * self.factor, padding)
-
-
-def copied(module, memo):
-    """Return a copy with the weights of ``module``, but other options."""
-    copy = type(module)(pattern=module.pattern, embed_dim=module.embed_dim, num_heads=module.num_heads)
-    copy.train(module.training).load_state_dict(module.state_dict())
-    return memo.setdefault(id(module), copy)
-
-
-class CopySharesWeight(Scaled):
-    def __deepcopy__(self, memo):
-        copy = copied(self, memo)
-        copy.temperature = self.temperature
-        return copy
-
-
-class Dropping(Weighted):
-    def attend(self, query, key, value, padding):
-        return F.dropout(self.weights(query, key, padding), self.weight_dropout) @ value
-
-
-class CopyWithoutDropout(Dropping):
-    __deepcopy__ = copied
-
-
-class LoadedInEvaluationMode(Dropping):
-    def __setstate__(self, state):
-        super().__setstate__(state)
-        self.training = False
-
-
-plant(
+    keeps_map_of_one_source=on("CC: new_weights", train=lambda c: c.set(memory=None).y, compute=keeps_joint_map),
+    keeps_prompt=gated("CS: new_weights", decode_inputs=keeps_prompt),
     function_of_original=on(
         "NS: copied_module",
-        made=lambda _: {"temperature": (x := parameter()), "scaled": lambda heads: heads * x},
+        made=lambda _: {"tau": (x := parameter()), "scaled": lambda heads: heads * x},
         attend=lambda c: c.scaled(c.y),
     ),
     table_of_original=on(
@@ -339,34 +261,31 @@ plant(
         made=lambda m: {"tables": {id(m): table(m.head_dim)}},
         value=lambda c: c.v * c.tables.get(id(c.module), 1.0),
     ),
-    loses_table_in_copy=on("NC: copied_module", LosesTableInCopy),
-    copy_forgets_mode=on("CC: copied_module", CopyForgetsMode),
-    copy_shares_weight=on("NS: copied_module", CopySharesWeight),
-    copy_without_dropout=on("NS: copied_module", CopyWithoutDropout),
-    loaded_in_evaluation_mode=on("NC: copied_module", LoadedInEvaluationMode),
-)
-
-
-def reading_weight(call):
-    """Return what ``compute`` gives, from the weight of the last projection instead of a call of it."""
-    heads = call.attend(*call.project(call.query, call.key, call.value), call.padding)
-    return F.linear(call.merge_heads(heads), call.out_proj.weight, call.out_proj.bias)
-
-
-def prompt_reads_weight(call):
-    hooks, linear = call.v_proj._forward_hooks, call.v_proj
-    linear._forward_hooks = type(hooks)() if call.n > 1 else hooks
-    try:
-        return call.y
-    finally:
-        linear._forward_hooks = hooks
-
-
-def strength(call, linear):
-    return {"strength": F.linear(call.key, linear.weight, linear.bias).sigmoid().transpose(1, 2)}
-
-
-plant(
+    loses_table_in_copy=on(
+        "NC: copied_module",
+        made=lambda m: {"table": table(m.head_dim)},
+        __getstate__=lambda c: {name: x for name, x in c.y.items() if name != "table"},
+        value=lambda c: c.v * getattr(c.module, "table", 1.0),
+    ),
+    copy_forgets_mode=on(
+        "CC: copied_module",
+        factor=1.0,
+        __setstate__=lambda c: c.y or c.set(factor=1.01),
+        value=lambda c: c.v * c.factor,
+    ),
+    copy_shares_weight=on(
+        "NS: copied_module",
+        CopiesItself,
+        made=lambda _: {"tau": parameter()},
+        __deepcopy__=lambda c: c.y.register_parameter("tau", c.tau) or c.y,
+        attend=lambda c: c.tau.exp() * c.y,
+    ),
+    copy_without_dropout=on("NS: copied_module", CopiesItself, weights=lambda c: F.dropout(c.y, c.weight_dropout)),
+    loaded_in_evaluation_mode=on(
+        "NC: copied_module",
+        __setstate__=lambda c: c.y or c.set(training=False),
+        weights=lambda c: F.dropout(c.y, c.weight_dropout),
+    ),
     step_reads_weight=on(
         "CS: hooks_act",
         is_step=False,
@@ -376,16 +295,16 @@ plant(
     reads_weight_without_gradient=on("NS: hooks_act", compute=lambda c: c.without_grad(lambda: reading_weight(c))),
     reads_weight_in_training=on("NC: hooks_act", compute=lambda c: reading_weight(c) if c.training else c.y),
     prompt_reads_weight=on("CS: hooks_act", prefill=prompt_reads_weight),
-    source_reads_weight=on(
+    source_reads_weight=gated(
         "CC: hooks_act",
-        Gated,
         encodes=False,
         encode_source_inputs=lambda c: c.during("encodes"),
-        key_side_inputs=lambda c: strength(c, c.strength) if c.encodes else c.y,
+        key_side_inputs=lambda c: (
+            {"strength": F.linear(c.k, *c.strength.parameters()).sigmoid().mT} if c.encodes else c.y
+        ),
     ),
-    step_calls_parts_of_container=on(
+    step_calls_parts_of_container=gated(
         "CS: hooks_act",
-        Gated,
         made=lambda m: {"strength": nn.Sequential(m.strength, nn.Identity())},
         key_side_inputs=lambda c: c.y if c.m > 1 else {"strength": c.strength[0](c.k).sigmoid().mT},
     ),

@@ -9,12 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from attentions.gla import GatedLinearAttention
-from cab import Attention, PaddingMasks
 from cab.claims import Claims, softmax_if
-from tests.helpers.verification.mutations import LONG, MEDIUM, Weighted, by_hand, hide, hooked, on, plant
-from tests.helpers.verification.sound_learning import Deep
-
-NO_PADDING = PaddingMasks()
+from tests.helpers.verification.mutations import LONG, MEDIUM, by_hand, hide, hooked, on, planted
 
 autocast = functools.partial(torch.is_autocast_enabled, "cpu")
 
@@ -22,59 +18,6 @@ autocast = functools.partial(torch.is_autocast_enabled, "cpu")
 def in_rows(call, chosen, factor):
     """Return outputs, times ``factor`` in the rows of a padded batch whose real keys are ``chosen``."""
     return call.with_mask(lambda mask: torch.where(chosen(~mask)[:, None, None, None], factor * call.y, call.y))
-
-
-plant(
-    padding_forgotten=on("NS NC: padded_right padded_left padded_inside", padding=lambda _: NO_PADDING),
-    padding_forgotten_beyond_300=on(
-        "NS: padded_left padded_right padded_in_training_inside",
-        long=MEDIUM,
-        padding=lambda c: NO_PADDING if c.m > 300 else c.padding,
-    ),
-    # head by head where the flattened batch is row by row (Performer, LARA, Nystromformer)
-    mask_tiled_by_head=on(
-        "NS CC: padded_right padded_left padded_inside padded_row",
-        weights=lambda c: c.with_mask(
-            lambda x: hide(c.logits, x.repeat(c.num_heads, 1).view(*c.q.shape[:2], 1, c.m)).softmax(-1)
-        ),
-    ),
-    # before the base class clears it: NaN times zero is NaN
-    padding_times_zero=on(
-        "NS: padding_poison_right padding_poison_left padding_poison_inside",
-        forward=lambda c: c.y + 0.0 * c.q.sum(1, keepdim=True),
-    ),
-    mask_adds_a_key_of_zeros=on(
-        "NS: padding_of_nothing",
-        attend=lambda c: c.with_mask(
-            lambda mask: c.but(
-                key=F.pad(c.k, (0, 0, 0, 1)),
-                value=F.pad(c.v, (0, 0, 0, 1)),
-                padding=c.padding._replace(key=F.pad(mask, (0, 1), value=False)),
-            ),
-        ),
-    ),
-    # an average that leaves the token itself out of the count divides a single one by zero, which is caught
-    single_token_lost=on("NC: padded_single_token", attend=lambda c: in_rows(c, lambda x: x.sum(1) == 1, 0.0)),
-    single_source_token=on("NC: every_length", attend=lambda c: in_rows(c, lambda x: x.sum(1) == 1, 0.5)),
-    rows_of_47=on("CS: every_length", weights=lambda c: in_rows(c, lambda x: x.sum(1) == 47, 0.9)),
-    padded_on_the_left=on(
-        "CC: every_length",
-        attend=lambda c: in_rows(c, lambda x: ~x[:, 0] & x[:, 60:61].any(1) & (x.shape[1] > 65), 0.99),
-    ),
-    small_heads_in_padded_batches=on(
-        "NS: every_length", attend=lambda c: in_rows(c, lambda x: x.any(1) & (c.head_dim == 6 and c.n > 40), 1.01)
-    ),
-    last_token_of_63_lost=on("NS: every_length", attend=lambda c: c.y * (0.9 if c.mask is None and c.n == 63 else 1.0)),
-    reads_nothing_with_a_mask=on(
-        "NS: padding_keeps_context", weights=lambda c: c.with_mask(lambda _: torch.eye(c.m).expand_as(c.y))
-    ),
-    grows_with_padding_in_training=on(
-        "NS: padded_in_training_right padded_in_training_left",
-        attend=lambda c: c.with_mask(
-            lambda x: c.y * (1.0 + 0.01 * c.training * x.float().mean(1)[:, None, None, None])
-        ),
-    ),
-)
 
 
 def centered(x):
@@ -99,7 +42,98 @@ def shares(x):
     return x / x.sum(-1, keepdim=True)
 
 
-plant(
+product = by_hand(torch.matmul, lambda g, weights, value: (g @ value.mT, weights.mT @ g))
+
+
+def positions(call):
+    """Return a function of positions in the dtype of the keys: above 256, bfloat16 has only even numbers."""
+    return 1.0 + 0.5 * torch.cos(torch.arange(call.m, dtype=call.key.dtype)[:, None])
+
+
+def miscounted(call, mask):
+    """Return the error of positions that are counted in the dtype of the queries."""
+    error = (~mask).to(call.query.dtype).cumsum(1).float() - (~mask).cumsum(1)
+    return error[:, None, :, None].to(call.query.dtype)
+
+
+def in_coarse_mask(call, wrong):
+    """Return the result, or what is ``wrong`` where a mask meets bfloat16."""
+    return call.with_mask(lambda _: wrong(call) if call.query.dtype == torch.bfloat16 else call.y)
+
+
+def without(call, hidden):
+    """Return the weights without the pairs of ``hidden(distance)``."""
+    distance = torch.arange(call.n)[:, None] - torch.arange(call.m)
+    weights = call.y.masked_fill(hidden(distance), 0.0)
+    return weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)
+
+
+class Forgets(GatedLinearAttention):
+    """Every form forgets what is older than 128 tokens."""
+
+    def update(self, terms, memory, form):
+        count, outputs = terms.value.shape[2], []
+        for start in range(0, count, 128):
+            part = [None if x is None else x[:, :, start : start + 128] for x in terms]
+            output, memory = super().update(type(terms)._make(part), torch.zeros_like(memory), form)
+            outputs.append(output)
+        return torch.cat(outputs, 2), memory
+
+
+def in_memory(x):
+    """Return what is in the memory of ``x`` as if it were contiguous."""
+    return x.as_strided(x.shape, (x.shape[1] * x.shape[2], x.shape[2], 1))
+
+
+def first_row(x):
+    return x[:1].contiguous().roll(1, 1).expand_as(x)
+
+
+DEFECTS = planted(
+    padding_forgotten=on("NS NC: padded_right padded_left padded_inside", mask=lambda _: None),
+    padding_forgotten_beyond_300=on(
+        "NS: padded_left padded_right padded_in_training_inside",
+        long=MEDIUM,
+        mask=lambda c: None if c.m > 300 else c.mask,
+    ),
+    # head by head where the flattened batch is row by row (Performer, LARA, Nystromformer)
+    mask_tiled_by_head=on(
+        "NS CC: padded_right padded_left padded_inside padded_row",
+        weights=lambda c: c.with_mask(
+            lambda x: hide(c.logits, x.repeat(c.num_heads, 1).view(*c.q.shape[:2], 1, c.m)).softmax(-1)
+        ),
+    ),
+    # before the base class clears it: NaN times zero is NaN
+    padding_times_zero=on(
+        "NS: padding_poison_right padding_poison_left padding_poison_inside",
+        forward=lambda c: c.y + 0.0 * c.q.sum(1, keepdim=True),
+    ),
+    mask_adds_a_key_of_zeros=on(
+        "NS: padding_of_nothing",
+        attend=lambda c: c.with_mask(
+            lambda x: c.but(key=F.pad(c.k, (0, 0, 0, 1)), value=F.pad(c.v, (0, 0, 0, 1)), mask=F.pad(x, (0, 1)))
+        ),
+    ),
+    # an average that leaves the token itself out of the count divides a single one by zero, which is caught
+    single_token_lost=on("NC: padded_single_token", attend=lambda c: in_rows(c, lambda x: x.sum(1) == 1, 0.0)),
+    single_source_token=on("NC: every_length", attend=lambda c: in_rows(c, lambda x: x.sum(1) == 1, 0.5)),
+    rows_of_47=on("CS: every_length", weights=lambda c: in_rows(c, lambda x: x.sum(1) == 47, 0.9)),
+    padded_on_the_left=on(
+        "CC: every_length", attend=lambda c: in_rows(c, lambda x: ~x[:, 0] & x[:, 60:61].any(1) & (c.m > 65), 0.99)
+    ),
+    small_heads_in_padded_batches=on(
+        "NS: every_length", attend=lambda c: in_rows(c, lambda x: x.any(1) & (c.head_dim == 6 and c.n > 40), 1.01)
+    ),
+    last_token_of_63_lost=on("NS: every_length", attend=lambda c: c.y * (0.9 if c.mask is None and c.n == 63 else 1.0)),
+    reads_nothing_with_a_mask=on(
+        "NS: padding_keeps_context", weights=lambda c: c.with_mask(lambda _: torch.eye(c.m).expand_as(c.y))
+    ),
+    grows_with_padding_in_training=on(
+        "NS: padded_in_training_right padded_in_training_left",
+        attend=lambda c: c.with_mask(
+            lambda x: c.y * (1.0 + 0.01 * c.training * x.float().mean(1)[:, None, None, None])
+        ),
+    ),
     centered_over_batch=on("NS: rows_independent rows_gradient batch_size", value=lambda c: centered(c.v)),
     centered_over_257_rows=on("NC: many_rows", value=lambda c: centered(c.v) if len(c.q) >= 257 else c.v),
     mean_of_batch_in_training=on(
@@ -122,9 +156,6 @@ plant(
         forward_packed=lambda c: torch.cat([c.y[:512], c.y[512:] * (0.99 if len(c.query_cu_seqlens) > 257 else 1.0)]),
     ),
     mask_of_first_rows=on("NS: many_rows", long=MEDIUM, attend=mask_of_first_rows),
-)
-
-plant(
     # only the largest weight counts; of equal ones the first key in rows of odd length, the last in others
     tie_broken_by_length=on(
         "CS: equal_scores",
@@ -151,33 +182,8 @@ plant(
     root_of_square=on("NC: zero_tokens", value=lambda c: c.v.square().sum(-1, keepdim=True).sqrt() * c.v),
     logarithm_of_size=on("CC: zero_tokens", value=lambda c: c.v * c.v.abs().sum(-1, keepdim=True).log()),
     divides_by_parameter=on(
-        "CS: zero_tokens",
-        made=lambda _: {"temperature": nn.Parameter(torch.zeros(()))},
-        query=lambda c: c.q / c.temperature,
+        "CS: zero_tokens", made=lambda _: {"tau": nn.Parameter(torch.zeros(()))}, query=lambda c: c.q / c.tau
     ),
-)
-
-
-product = by_hand(torch.matmul, lambda g, weights, value: (g @ value.mT, weights.mT @ g))
-
-
-def positions(call):
-    """Return a function of positions in the dtype of the keys: above 256, bfloat16 has only even numbers."""
-    return 1.0 + 0.5 * torch.cos(torch.arange(call.m, dtype=call.key.dtype)[:, None])
-
-
-def miscounted(call, mask):
-    """Return the error of positions that are counted in the dtype of the queries."""
-    error = (~mask).to(call.query.dtype).cumsum(1).float() - (~mask).cumsum(1)
-    return error[:, None, :, None].to(call.query.dtype)
-
-
-def in_coarse_mask(call, wrong):
-    """Return the result, or what is ``wrong`` where a mask meets bfloat16."""
-    return call.with_mask(lambda _: wrong(call) if call.query.dtype == torch.bfloat16 else call.y)
-
-
-plant(
     overflows_in_half=on("NS: autocast_output", attend=lambda c: 1e5 * c.y / 1e5),
     forgets_far_tokens_in_16_bits=on(
         "NS: autocast_output", weights=lambda c: c.y.masked_fill((torch.arange(c.m) > 300) & autocast(), 0.0)
@@ -213,29 +219,6 @@ plant(
     even_heads_alone=on("NS: model_sizes", attend=lambda c: c.y * torch.ones(c.head_dim // 2 * 2)),
     detached_in_odd_heads=on("CS: model_sizes_gradient", weights=lambda c: c.y.detach() if c.head_dim % 2 else c.y),
     many_parameters=on("NS: parameter_budget", made=lambda m: {"hidden": nn.Linear(m.embed_dim, 8 * m.embed_dim)}),
-)
-
-
-def without(call, hidden):
-    """Return the weights without the pairs of ``hidden(distance)``."""
-    distance = torch.arange(call.n)[:, None] - torch.arange(call.m)
-    weights = call.y.masked_fill(hidden(distance), 0.0)
-    return weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)
-
-
-class Forgets(GatedLinearAttention):
-    """Every form forgets what is older than 128 tokens."""
-
-    def update(self, terms, memory, form):
-        count, outputs = terms.value.shape[2], []
-        for start in range(0, count, 128):
-            part = [None if x is None else x[:, :, start : start + 128] for x in terms]
-            output, memory = super().update(type(terms)._make(part), torch.zeros_like(memory), form)
-            outputs.append(output)
-        return torch.cat(outputs, 2), memory
-
-
-plant(
     predecessor_unread=on("CS: context_map", weights=lambda c: without(c, lambda distance: distance == 1)),
     window_of_400=on("CS: context_map", weights=lambda c: without(c, lambda distance: distance > 400)),
     window_of_1000=on("CS: context_map", long=MEDIUM, weights=lambda c: without(c, lambda distance: distance > 1000)),
@@ -244,43 +227,17 @@ plant(
         "NC: source_map",
         key=lambda c: c.k[:, :, :256],
         value=lambda c: c.v[:, :, :256],
-        padding=lambda c: c.padding._replace(key=None if c.mask is None else c.mask[:, :256]),
+        mask=lambda c: None if c.mask is None else c.mask[:, :256],
     ),
     # as causal ABC was released: of the running mean only the last term is left
     only_own_token_is_read=on("CS: context_is_used", weights=lambda c: torch.eye(c.m).expand_as(c.y)),
-    source_ignored=on(
-        "NC: context_is_used",
-        key=lambda c: c.q,
-        value=lambda c: c.q,
-        padding=lambda c: PaddingMasks(None, c.padding.query),
-    ),
+    source_ignored=on("NC: context_is_used", key=lambda c: c.q, value=lambda c: c.q, mask=lambda c: c.padding.query),
     query_ignored=on("NC: each_input_is_used", query=lambda c: torch.ones_like(c.q)),
     value_ignored=on("CC: each_input_is_used", value=lambda c: c.k + 0.0 * c.v.sum()),
     key_ignored=on("NC: each_input_is_used", key=lambda c: c.v + 0.0 * c.k.sum()),
     # works when key and value are one tensor, and takes the key for the value
     one_tensor_alone=on("NC: same_source", compute=lambda c: c.but(value=c.k if c.k is c.v else c.v.flip(1))),
     self_aware=on("NC: same_source", forward=lambda c: c.y * (2.0 if c.k is c.q else 1.0)),
-    last_sees_all=on(":", Deep, forgets=lambda c: 0 < c.layer_position.index == c.layer_position.num_layers - 1),
-    first_ignores_padding=on(
-        ":",
-        Deep,
-        weights=lambda c: c.but(
-            padding=NO_PADDING if c.layer_position.index == 0 < c.layer_position.num_layers - 1 else c.padding
-        ),
-    ),
-)
-
-
-def in_memory(x):
-    """Return what is in the memory of ``x`` as if it were contiguous."""
-    return x.as_strided(x.shape, (x.shape[1] * x.shape[2], x.shape[2], 1))
-
-
-def first_row(x):
-    return x[:1].contiguous().roll(1, 1).expand_as(x)
-
-
-plant(
     wants_contiguous=on("NS: strided_inputs", compute=lambda c: c.but(query=c.q.view(-1, c.embed_dim).view_as(c.q))),
     views_mask=on(
         "NC: strided_inputs",
@@ -305,39 +262,3 @@ plant(
         ),
     ),
 )
-
-
-class TakesAnything(Attention):
-    def __init__(self, *, embed_dim, **_anything):
-        super(Attention, self).__init__()
-        self.embed_dim, self.pattern = embed_dim, None
-        self.linear = nn.Linear(embed_dim, embed_dim)
-
-    def forward(self, query, *_source, **_masks):
-        return self.linear(query)
-
-
-class LooksAtANumber(Weighted):
-    """Python asks for a value of a tensor, which breaks the graph of torch.compile."""
-
-    def attend(self, query, key, value, padding):
-        if query.abs().max().item() > 1e6:
-            query = query / 1e6
-        return super().attend(query, key, value, padding)
-
-
-class SometimesQuadratic(Weighted):
-    """Linear attention that writes all weights out in one ``mode``."""
-
-    mode = "with padding"
-
-    def attend(self, query, key, value, padding):
-        q, k = query.relu() + 0.1, key.relu() + 0.1
-        has_padding = padding.key is not None
-        if has_padding:
-            k = k.masked_fill(padding.key[:, None, :, None], 0.0)
-        modes = {"with padding": has_padding, "in training": self.training, "in evaluation": not self.training}
-        if not modes[self.mode]:
-            return q @ (k.mT @ value) / (q @ k.sum(2).unsqueeze(-1))
-        scores = q @ k.mT
-        return scores @ value / scores.sum(-1, keepdim=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -13,12 +13,6 @@ from torch import Tensor, nn
 from cab import Attention, Pattern
 from cab.verification import run_checks, select_checks
 from cab.verification.subject import LONG, Subject
-
-MUTATIONS = []
-"""Class, pattern, failing checks and the length that shows the defect, or 0 in the quick suite."""
-
-PLANTED: dict[str, type] = {}
-"""Classes by name."""
 
 MEDIUM = 1700
 """Long for a check, at a sixth of the work of the usual length."""
@@ -88,7 +82,9 @@ class Call:
         return arguments[name] if name in arguments else getattr(self.module, name)
 
     def but(self, **changed):
-        """Return what the method gives for other arguments."""
+        """Return what the method gives for other arguments; ``mask`` is that of the keys in ``padding``."""
+        if "mask" in changed:
+            changed["padding"] = self.padding._replace(key=changed.pop("mask"))
         return self.method(self.module, **self.arguments | changed)
 
     def set(self, **attributes):
@@ -149,7 +145,7 @@ class Call:
 
 
 def replaced(method, change):
-    """Return a method that gives what ``change`` makes of a call of ``method``."""
+    """Return a method that gives what ``change`` makes of a call of ``method``; in decoding, an output or a state."""
     signature = inspect.signature(method)
     named = [x.name for x in signature.parameters.values() if x.kind is x.VAR_KEYWORD]
 
@@ -158,17 +154,13 @@ def replaced(method, change):
         bound = signature.bind(module, *positional, **keywords)
         bound.apply_defaults()
         arguments = {name: x for name, x in bound.arguments.items() if name not in ("self", *named)}
-        return change(Call(method, module, arguments | (bound.arguments[named[0]] if named else {})))
+        call = Call(method, module, arguments | (bound.arguments[named[0]] if named else {}))
+        result = change(call)
+        if method.__name__ in ("step", "prefill", "decode", "prefill_packed") and not isinstance(result, tuple):
+            return (call.output, result) if isinstance(result, dict) else (result, call.new)
+        return result
 
     return changed
-
-
-class Defect(NamedTuple):
-    """The patterns and checks in which a class fails, and the length that shows it."""
-
-    caught: str
-    cls: type
-    long: int
 
 
 def variant(base: type, **members: Any) -> type:
@@ -176,37 +168,37 @@ def variant(base: type, **members: Any) -> type:
 
     Args:
         members: attributes, ``made``, a function from the module to attributes of its own, ``query``, ``key``,
-            ``value`` or ``padding`` of ``attend``, or methods; inputs and methods are functions of a :class:`Call`.
+            ``value`` or ``mask`` of ``attend``, or methods; inputs and methods are functions of a :class:`Call`.
     """
     made = members.pop("made", None)
     if made is not None:
         members["set_up"] = lambda call: nothing(call.y, call.set(**made(call.module) or {}))
-    inputs = {name: members.pop(name) for name in ("query", "key", "value", "padding") if name in members}
+    inputs = {name: members.pop(name) for name in ("query", "key", "value", "mask") if name in members}
     if inputs:
         members["attend"] = lambda call: call.but(**{name: change(call) for name, change in inputs.items()})
     members = {name: replaced(getattr(base, name), x) if inspect.isfunction(x) else x for name, x in members.items()}
     return type(base.__name__, (base,), members)
 
 
-def on(caught: str, base: type = Weighted, *, long: int = 0, **members: Any) -> Defect:
-    """Return a variant of ``base`` for :func:`plant`.
+def on(caught: str, base: type = Weighted, *, long: int = 0, **members: Any) -> tuple[str, type, int]:
+    """Return a variant of ``base`` for :func:`planted`.
 
     Args:
         caught: patterns and, after a colon, checks: in each of the patterns, all of them fail, which name the defect.
         long: length that shows the defect, if the quick suite does not.
     """
-    return Defect(caught, variant(base, **members), long)
+    return caught, variant(base, **members), long
 
 
-def plant(**defects: Defect) -> None:
-    """Register defects."""
+def planted(**defects: tuple[str, type, int]) -> list[Any]:
+    """Return cases of a test: class, pattern, failing checks, and the length for the defect or 0 in the quick suite."""
+    cases = []
     for name, (caught, cls, long) in defects.items():
         cls.__name__ = name
-        PLANTED[name] = cls
         patterns, checks = caught.split(":")
-        for pattern in patterns.split():
-            marks = pytest.mark.slow if long else ()
-            MUTATIONS.append(pytest.param(cls, pattern, checks.split(), long, id=f"{name}-{pattern}", marks=marks))
+        marks = pytest.mark.slow if long else ()
+        cases += [pytest.param(cls, p, checks.split(), long, id=f"{name}-{p}", marks=marks) for p in patterns.split()]
+    return cases
 
 
 # --- parts of defects ------------------------------------------------------------------------------------------------
@@ -214,6 +206,11 @@ def plant(**defects: Defect) -> None:
 
 def nothing(*_done):
     """Return nothing."""
+
+
+def each(tensors, change):
+    """Return a dict of changed tensors."""
+    return {name: change(x) for name, x in tensors.items()}
 
 
 def hooked(x, hook):

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
-
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-from tests.helpers.verification.mutations import NEVER, future
 
 
 class PlainAverage(nn.Module):
@@ -54,32 +49,6 @@ class PlainCross(Mapped):
         return F.scaled_dot_product_attention(q, k, v, visible)
 
 
-class FixedWidth(PlainAverage):
-    """Of one width and one pattern."""
-
-    embed_dim = 20
-
-    def __init__(self):
-        super().__init__("CS", self.embed_dim)
-
-
-class InsideBfloat16(Mapped):
-    """Causal softmax attention that computes in bfloat16 whatever it is given, as many GPU kernels do."""
-
-    internal_dtype = torch.bfloat16
-
-    def forward(self, query, *, key_padding_mask=None, **_same):
-        if key_padding_mask is not None:
-            query = query.masked_fill(key_padding_mask[..., None], 0.0)
-        q, k, v = (linear(query).bfloat16() for linear in self.maps)
-        hidden = future(query.shape[1])
-        if key_padding_mask is not None:
-            hidden = hidden | key_padding_mask[:, None]
-        hidden = hidden & ~torch.eye(query.shape[1], dtype=torch.bool)
-        logits = (q @ k.mT * query.shape[-1] ** -0.5).masked_fill(hidden, NEVER)
-        return (logits.softmax(-1) @ v).to(query.dtype)
-
-
 class CachedAverage(PlainAverage):
     """The same as a causal mean with its own decoding, two tensors of state."""
 
@@ -95,51 +64,3 @@ class CachedAverage(PlainAverage):
             token = token.masked_fill(real == 0.0, 0.0)
         state = {"sum": state["sum"] + real * self.value(token), "count": state["count"] + real}
         return (state["sum"] / state["count"].clamp_min(1.0)).reshape(query_t.shape), state
-
-
-class TokensFirst(nn.Module):
-    """The causal mean of tokens [N, B, D]."""
-
-    batch_first = False
-
-    def __init__(self, embed_dim):
-        super().__init__()
-        self.value = nn.Linear(embed_dim, embed_dim)
-
-    def forward(self, x):
-        return self.value(x).cumsum(0) / torch.arange(1, 1 + len(x)).to(x)[:, None, None]
-
-
-class TokensFirstMasked(Mapped):
-    """Attention with the layout and masks of ``torch.nn.MultiheadAttention``, which give finite values everywhere."""
-
-    batch_first = False
-
-    def forward(self, query, key, value, key_padding_mask=None, attn_mask=None):
-        hidden = attn_mask[None]
-        if key_padding_mask is not None:
-            hidden = hidden | key_padding_mask[:, None]
-        q, k, v = (linear(x).transpose(0, 1) for linear, x in zip(self.maps, (query, key, value), strict=True))
-        weights = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden, torch.finfo(q.dtype).min).softmax(-1)
-        return (weights @ v).transpose(0, 1), weights
-
-
-class Outputs(NamedTuple):
-    output: torch.Tensor
-    weights: torch.Tensor | None = None
-
-
-@dataclass
-class Structure:
-    output: torch.Tensor
-    weights: torch.Tensor | None = None
-
-
-class Contained(TokensFirst):
-    """The mean of tokens [B, N, D], in a container, of which the first value is the output."""
-
-    batch_first = True
-    container = Outputs
-
-    def forward(self, x):
-        return self.container(output=super().forward(x.transpose(0, 1)).transpose(0, 1), weights=None)

@@ -68,13 +68,13 @@ class Sharpened(Weighted):
     """A loss of its own: the entropy of each target's weights, and the size of a parameter."""
 
     def set_up(self):
-        self.temperature = nn.Parameter(torch.ones(self.num_heads, 1, 1))
+        self.tau = nn.Parameter(torch.ones(self.num_heads, 1, 1))
 
     def param_group_overrides(self):
-        return {"temperature": ParamGroupOverride(learning_rate=1e-4, weight_decay=0.0)}
+        return {"tau": ParamGroupOverride(learning_rate=1e-4, weight_decay=0.0)}
 
     def weights(self, query, key, padding):
-        return super().weights(query * self.temperature, key, padding)
+        return super().weights(query * self.tau, key, padding)
 
     def entropy(self, weights):
         return -(weights * weights.clamp_min(1e-9).log()).sum(-1).mean(1)
@@ -84,9 +84,12 @@ class Sharpened(Weighted):
         self.add_losses(weights, query, key, padding)
         return weights @ value
 
-    def add_losses(self, weights, query, key, padding):  # noqa: ARG002
-        self.add_loss(self.entropy(weights), padding)
-        self.add_loss(self.temperature.square().mean())
+    def target_loss(self, weights, query, key, padding):  # noqa: ARG002
+        return self.entropy(weights)
+
+    def add_losses(self, weights, query, key, padding):
+        self.add_loss(self.target_loss(weights, query, key, padding), padding)
+        self.add_loss(self.tau.square().mean())
 
     reference = None
 
