@@ -149,7 +149,7 @@ def samples() -> Path:
 @pytest.fixture(scope="session")
 def official_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of generated series in the official layout of LSTF."""
-    from tests.helpers.official_layout import write_series
+    from tests.helpers.tasks.layouts import write_series
 
     return write_series(tmp_path_factory.mktemp("official_layout"))
 

@@ -1,4 +1,4 @@
-"""Properties of every backbone, from its record: stored numbers, rows that do not depend on others, mistakes."""
+"""Properties of every backbone, from its record: stored numbers, rows that do not depend on others, training."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cab import UserError, build_backbone
-from cab.registry.registries import BACKBONES
+from cab import Backbone, UserError, build_backbone
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
+from cab.registry.tables import tuned_options
 from tests.helpers.backbones.records import RECORDS, VOCABULARY, objective, outputs, same_gradients, small
 
 NUMBERS = Path(__file__).with_name("numbers.csv")
@@ -78,23 +80,10 @@ def test_every_backbone_has_its_stored_numbers() -> None:
         assert [*map(float, row)] == pytest.approx([*map(float, stored[key][1:])], rel=1e-4, abs=1e-6), key
 
 
-@pytest.mark.parametrize("name", RECORDS)
-def test_a_row_does_not_depend_on_the_rest_of_the_batch(name: str) -> None:
-    """With the padding that the batch gives it."""
-    record = RECORDS[name]
-    backbone, inputs = record.build(name, attention="abc"), record.inputs()
-    for row in range(3):
-        together = outputs(backbone(**inputs))
-        others = {key: torch.cat([x[row : row + 1]] * 2 + [x[:1]]) for key, x in inputs.items()}
-        for a, b in zip(together, outputs(backbone(**others)), strict=True):
-            length = min(a.shape[1], b.shape[1])  # frames, whose number is the largest of the batch
-            torch.testing.assert_close(b[:1, :length], a[row : row + 1, :length], rtol=1e-4, atol=1e-5)
-
-
 READS_FROM_THE_LEFT = ("encoder", "roberta_classifier")
 """They number positions or read a token from the left, so their padding is on the right."""
-PADDED: list[tuple[str, str, Any, dict[str, Any]]] = [
-    *((name, record.pattern, "vanilla", {}) for name, record in RECORDS.items() if record.hides),
+ALONE: list[tuple[str, str, Any, dict[str, Any]]] = [
+    *((name, record.pattern, "vanilla" if record.hides else "abc", {}) for name, record in RECORDS.items()),
     ("gpt2_act", "CS", "linear", {"num_layers": 3}),
     ("gpt2", "CS", "longshort", {"num_layers": 3, "residual": "gtrxl"}),
     ("gpt2", "CS", "s4d", {}),
@@ -126,28 +115,28 @@ def poisoned(x: Tensor, mask: Tensor | None) -> Tensor:
     return x.masked_fill(mask.view(*mask.shape, *[1] * (x.dim() - 2)), 1e3)
 
 
-@pytest.mark.parametrize(("name", "pattern", "attention", "options"), PADDED)
-def test_a_padded_row_gives_what_it_gives_alone(
-    name: str, pattern: str, attention: str, options: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(("name", "pattern", "attention", "options"), ALONE)
+def test_a_row_gives_what_it_gives_alone(name: str, pattern: str, attention: str, options: dict[str, Any]) -> None:
     """Outputs and the gradients of all parameters, whatever is at the padding, and on whichever side it is."""
-    record, backbone = RECORDS[name], small(name, pattern, attention, **options)
-    inputs = {key: x.double() if x.is_floating_point() else x for key, x in record.inputs().items()}
-    for flips in (False,) if name in READS_FROM_THE_LEFT else (False, True):
+    dtype, error = (torch.float32, 1e-4) if name == "sr3" else (torch.float64, 1e-5)
+    record, backbone = RECORDS[name], small(name, pattern, attention, **options).to(dtype)
+    inputs = {key: x.to(dtype) if x.is_floating_point() else x for key, x in record.inputs().items()}
+    for flips in (False, True) if record.hides and name not in READS_FROM_THE_LEFT else (False,):
         masks = {key: inputs[key].flip(1) if flips else inputs[key] for key in record.hides}
         mask_of = {each: masks[key] for key, hidden in record.hides.items() for each in hidden}
         noisy = {key: poisoned(x, mask_of.get(key)) for key, x in inputs.items()}
         together = visible(backbone(**{**noisy, **masks}), [*reversed(masks.values())])
         rows = []
         for row in range(3):
-            own = {key: inputs[key][row : row + 1, ~mask[row]] for key, mask in mask_of.items()}
+            own = {key: x[row : row + 1] for key, x in inputs.items() if key not in masks}
+            own |= {key: own[key][:, ~mask[row]] for key, mask in mask_of.items()}
             found = visible(backbone(**own, **dict.fromkeys(masks)), [])
             rows.append([x[0] if x.dim() > y.dim() else x for x, y in zip(found, together, strict=True)])
         alone = [torch.cat(parts) for parts in zip(*rows, strict=True)]
         for a, b in zip(together, alone, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(a, b, rtol=error, atol=error / 10)
         sums = [torch.stack([x.sin().sum() for x in found]).sum() for found in (together, alone)]
-        same_gradients(backbone, *sums, rtol=1e-5, atol=1e-6)
+        same_gradients(backbone, *sums, rtol=error, atol=error / 10)
 
 
 @pytest.mark.parametrize(
@@ -162,23 +151,6 @@ def test_logits_at_selected_places_are_those_of_all(name: str, pattern: str) -> 
     targets = torch.randint(VOCABULARY, selected.shape)
     losses = nn.functional.cross_entropy(everything, targets, reduction="none")
     torch.testing.assert_close(backbone(**inputs, selected=selected, targets=targets), losses)
-
-
-GENERATORS = [name for name in RECORDS if hasattr(BACKBONES.get(name).cls, "prefill")]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name", GENERATORS)
-def test_steps_are_the_training_form(name: str) -> None:
-    """A prompt, then token by token: so no output depends on a later token."""
-    backbone, record = small(name), RECORDS[name]
-    *source, ids = (x for key, x in record.inputs().items() if key not in record.hides)
-    logits, state = backbone.prefill(ids[:, :3], backbone.init_state(*source or [len(ids)]))
-    steps = [logits]
-    for token in ids[:, 3:].unbind(1):
-        logits, state = backbone.step(token, state)
-        steps.append(logits)
-    torch.testing.assert_close(torch.stack(steps, dim=1), backbone(*source, ids)[:, 2:])
 
 
 MISTAKES: list[tuple[str, str, Callable[[Tensor], Tensor], str]] = [
@@ -222,3 +194,126 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
 def test_options_are_refused(name: str, pattern: str, options: dict[str, Any], message: str) -> None:
     with torch.device("meta"), pytest.raises(UserError, match=message):
         build_backbone(name, pattern=pattern, **options)
+
+
+# --- training -------------------------------------------------------------------------------------------------------
+
+SIZES = Path(__file__).resolve().parents[2] / "configs" / "size"
+TASK_OF = {
+    (backbone, str(pattern)): task.name
+    for task in TASKS
+    if task.location.module.startswith("tasks.")
+    for backbone, patterns in task.backbones.items()
+    for pattern in patterns
+}
+NETWORKS: list[tuple[str, str, dict[str, Any]]] = [
+    *((name, pattern, {}) for name, pattern in dict([*TASK_OF]).items()),
+    ("gpt2", "CS", {"residual": "gtrxl"}),
+    ("llama", "CS", {"depth_block": 1}),
+]
+STACK = "abc,linear+vanilla"
+UNUSED = {"pointr": r"(encoder|decoder)\.1\.\w*neighborhood\.", "llama": "depth_norm"}
+"""Without a gradient: the public PoinTr uses the neighborhood of its first block; queries over depth begin at zero."""
+
+
+def make(name: str, attention: str, pattern: str, spec: Any = (), **options: Any) -> Any:
+    torch.manual_seed(0)
+    return RECORDS[name].build(name, pattern, attention={"name": attention, **dict(spec)}, **options).train()
+
+
+def gradients(backbone: Backbone, name: str, pattern: str) -> dict[str, Tensor]:
+    """Of one training step, by name."""
+    inputs = RECORDS[name].batch(pattern)
+    backbone.zero_grad()
+    torch.manual_seed(3)
+    objective(backbone, inputs).backward()
+    return {key: p.grad.clone() for key, p in backbone.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize(("name", "pattern"), TASK_OF)
+def test_every_attention_that_has_the_pattern_trains_there(name: str, pattern: str) -> None:
+    """One step of a smoke network, with preset mini's options: finite gradients that reach the slots.
+
+    The backbones of a pattern take its attentions in turn.
+    """
+    backbones = [backbone for backbone, slot in TASK_OF if slot == pattern]
+    for number, entry in enumerate(ATTENTIONS):
+        takes = backbones[number % len(backbones)] == name and pattern in map(str, entry.patterns)
+        if takes and entry.name not in ("none", "flash"):  # flash: no dropout
+            options = tuned_options(TASK_OF[name, pattern], name, pattern, entry.name, preset="mini")
+            backbone = make(name, entry.name, pattern, options)
+            found = gradients(backbone, name, pattern)
+            assert all(gradient.isfinite().all() for gradient in found.values()), entry.name
+            for path, slot in backbone.attention_layers():
+                if str(slot) == pattern and [*backbone.get_submodule(path).parameters()]:  # fnet has none
+                    assert any(key.startswith(f"{path}.") for key in found), (entry.name, path)
+
+
+@pytest.mark.parametrize(("name", "pattern"), TASK_OF)
+def test_a_stack_has_its_attentions_in_turn_in_every_backbone_with_layers(name: str, pattern: str) -> None:
+    """The period starts with the first layer of each kind."""
+    depths: dict[str, Any] = {option: 4 for option in BACKBONES.get(name).options if option.endswith("_layers")}
+    depths |= {"attention_resolutions": [8, 4]} if name == "sr3" else {}
+    if name in ("gpt2_universal", "gpt2_act"):
+        with pytest.raises(UserError, match="the network only 1 with pattern CS: use a shorter stack"):
+            make(name, STACK, pattern, **depths)
+        return
+    backbone = make(name, STACK, pattern, **depths)
+    tested = [backbone.get_submodule(path) for path, slot in backbone.attention_layers() if str(slot) == pattern]
+    assert [type(slot).__name__ for slot in tested] == (["ABCAttention", STACK] * len(tested))[: len(tested)]
+
+
+@pytest.mark.parametrize(("name", "pattern", "network"), NETWORKS)
+def test_every_weight_is_trained_and_recomputed_activations_give_the_same_gradients(
+    name: str, pattern: str, network: dict[str, Any]
+) -> None:
+    """Dropout included; each attention layer runs once more in the backward pass."""
+    drops = dict.fromkeys({"dropout", "attention_dropout"} & {*BACKBONES.get(name).options}, 0.2)
+    backbone = make(name, "abc", pattern, **drops, **network)
+    calls: list[int] = []
+    for path, _ in backbone.attention_layers():
+        backbone.get_submodule(path).register_forward_pre_hook(lambda *_: calls.append(1))
+    plain, once = gradients(backbone, name, pattern), len(calls)
+    still = [key for key, _ in backbone.named_parameters() if key not in plain or not plain[key].any()]
+    assert [key for key in still if not re.search(UNUSED.get(name, "^$"), key)] == []
+    if name == "gpt2_reversible":  # which always recomputes
+        return
+    backbone.checkpoint_activations = True
+    again = gradients(backbone, name, pattern)
+    assert plain.keys() == again.keys()
+    assert max((plain[key] - again[key]).abs().max() for key in plain) < 1e-5
+    assert len(calls) == 3 * once > 0
+
+
+@pytest.mark.parametrize(("name", "pattern", "network"), NETWORKS)
+def test_bfloat16_by_autocast(name: str, pattern: str, network: dict[str, Any]) -> None:
+    backbone, inputs = make(name, "vanilla", pattern, **network).eval(), RECORDS[name].batch(pattern)
+    exact = objective(backbone, inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = objective(backbone, inputs)
+    low.backward()
+    assert low.item() == pytest.approx(exact.item(), rel=0.03)
+    assert all(p.grad.isfinite().all() for p in backbone.parameters() if p.grad is not None)
+
+
+COMPILED = ("gpt2", "gpt2_reversible", "gpt2_universal", "roberta", "roberta_funnel", "transformer")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiles_to_one_graph(name: str) -> None:
+    """Plain layers also recompute their activations."""
+    backbone = make(name, "vanilla", RECORDS[name].pattern, checkpoint_activations="_" not in name)
+    inputs = RECORDS[name].batch(RECORDS[name].pattern)
+    torch.compiler.reset()
+    results = []
+    for call in (backbone, torch.compile(backbone, backend="aot_eager", fullgraph=True)):
+        loss = call(**inputs).square().mean()
+        results.append([loss, *torch.autograd.grad(loss, list(backbone.parameters()))])
+    for plain, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, plain)
+
+
+def test_every_backbone_has_its_sizes() -> None:
+    for preset in ("mini", "smoke"):
+        assert {path.parent.name for path in SIZES.glob(f"*/{preset}.yaml")} == RECORDS.keys()

@@ -13,31 +13,38 @@ from torch import Tensor
 
 from backbones.generation import Limits, beam_search, greedy, sample
 from cab import UserError
-from tests.helpers.backbones.records import VOCABULARY, padding, small, tokens
+from cab.registry.registries import BACKBONES
+from tests.helpers.backbones.records import RECORDS, VOCABULARY, padding, small, tokens
 
 ROTATED = {"name": "vanilla", "positions": "rope", "num_kv_heads": 1}
 
 
+@torch.no_grad()
 @pytest.mark.parametrize(
-    ("pattern", "attention"),
-    [("CS", "s4d"), ("CS", "abc,local+linear"), ("CC", "performer"), ("CC", "linear+abc,vanilla")],
+    ("name", "pattern", "attention"),
+    [
+        *((name, "", "vanilla") for name in RECORDS if hasattr(BACKBONES.get(name).cls, "prefill")),
+        *(("transformer", "CS", attention) for attention in ("s4d", "abc,local+linear")),
+        *(("transformer", "CC", attention) for attention in ("performer", "linear+abc,vanilla")),
+    ],
 )
-def test_transformer_steps_are_the_training_form(pattern: str, attention: str) -> None:
-    """A prompt in two pieces, then token by token; the source is projected once."""
-    backbone, source, ids, mask = small("transformer", pattern, attention), tokens(5, 19), tokens(5, 18), padding(19)
+def test_steps_are_the_training_form(name: str, pattern: str, attention: str) -> None:
+    """A prompt in two pieces, then token by token: no output depends on a later token; a source is projected once."""
+    backbone, inputs = small(name, pattern, attention), RECORDS[name].inputs()
+    source = [inputs[key] for key in ("source", "source_padding_mask") if key in inputs]
+    ids = inputs["target" if source else "tokens"]
     calls: list[str] = []
-    cross = [name for name, _ in backbone.named_modules() if "cross_attention" in name and name.endswith("k_proj")]
-    for name in cross:
-        backbone.get_submodule(name).register_forward_hook(lambda *_, name=name: calls.append(name))
-    with torch.no_grad():
-        _, state = backbone.prefill(ids[:, :1], backbone.init_state(source, mask))
-        logits, state = backbone.prefill(ids[:, 1:3], state)
-        steps = [logits]
-        for t in range(3, 18):
-            logits, state = backbone.step(ids[:, t], state)
-            steps.append(logits)
-        assert sorted(calls) == sorted(cross)
-        torch.testing.assert_close(torch.stack(steps, dim=1), backbone(source, ids, mask)[:, 2:])
+    cross = [path for path, _ in backbone.named_modules() if "cross_attention" in path and path.endswith("k_proj")]
+    for path in cross:
+        backbone.get_submodule(path).register_forward_hook(lambda *_, path=path: calls.append(path))
+    _, state = backbone.prefill(ids[:, :1], backbone.init_state(*source or [len(ids)]))
+    logits, state = backbone.prefill(ids[:, 1:3], state)
+    steps = [logits]
+    for token in ids[:, 3:].unbind(1):
+        logits, state = backbone.step(token, state)
+        steps.append(logits)
+    assert sorted(calls) == sorted(cross)
+    torch.testing.assert_close(torch.stack(steps, dim=1), backbone(*source[:1], ids, *source[1:])[:, 2:])
 
 
 @pytest.mark.parametrize(

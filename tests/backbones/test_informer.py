@@ -1,4 +1,4 @@
-"""Informer: published counts, distilled lengths, and forecasts of normalized windows."""
+"""Informer: forecasts of normalized windows."""
 
 from __future__ import annotations
 
@@ -7,29 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from cab import UserError, build_backbone
+from cab import UserError
 from tests.helpers.backbones.records import RECORDS
 
 
-def informer(pattern: str = "NC", **options: Any) -> Any:
-    return RECORDS["informer"].build("informer", pattern, **options)
+def informer(**options: Any) -> Any:
+    return RECORDS["informer"].build("informer", **options)
 
 
 def series() -> list[torch.Tensor]:
     return [*RECORDS["informer"].inputs().values()]
-
-
-@pytest.mark.parametrize(("encoder", "decoder", "count"), [(2, 1, 11_308_545), (3, 2, 19_452_929)])
-def test_published_counts_of_one_channel(encoder: int, decoder: int, count: int) -> None:
-    with torch.device("meta"):
-        backbone = build_backbone("informer", pattern="NC", channels=1, encoder_layers=encoder, decoder_layers=decoder)
-    assert sum(parameter.numel() for parameter in backbone.parameters()) == count
-
-
-@pytest.mark.parametrize(("layers", "past", "memory"), [(1, 49, 49), (2, 49, 25), (4, 49, 7), (3, 1, 1)])
-def test_each_layer_but_the_last_halves_the_past_rounded_up(layers: int, past: int, memory: int) -> None:
-    given = [x[:, :past] for x in series()[:2]]
-    assert informer(encoder_layers=layers).encode(*given).shape == (3, memory, 16)
 
 
 @pytest.mark.parametrize("normalization", ["window", "seasonal"])

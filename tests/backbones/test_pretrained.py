@@ -1,4 +1,4 @@
-"""Weights in the layouts of public releases: the same logits as the reference implementation, in float32."""
+"""Weights in the layouts of public releases: the logits, and the text, of the reference implementation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from backbones.generation import Limits, greedy
 from backbones.pretrained import load_fairseq_roberta, load_huggingface_gpt2, rename
-from cab import UserError
+from cab import UserError, build_backbone
+from cab.registry.build import without_memory
 from engines.fairseq.weights import fairseq_weights
-from tests.helpers.backbones.records import padding, small
+from tests.helpers.backbones.records import VOCABULARY, padding, small, tokens
 
 AS_RELEASED = {"positions": "learned", "max_length": 31, "scale_embedding": False, "activation": "gelu_tanh"}
 
@@ -36,16 +38,9 @@ AS_IN_FAIRSEQ = (
 def randomize(model: Any) -> dict[str, Tensor]:
     """The weights, with norms and biases at random too."""
     for name, parameter in model.named_parameters():
-        is_norm = re.search(r"(ln_.|LayerNorm|layer_norm)\.weight", name)
+        is_norm = re.search(r"(ln_.|LayerNorm|norm)\.weight", name)
         nn.init.normal_(parameter, mean=1.0 if is_norm else 0.0, std=0.2)
     return {name: weight.clone() for name, weight in model.eval().state_dict().items()}
-
-
-@pytest.fixture
-def released_gpt2() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(GPT2Config(vocab_size=23, n_positions=31, n_embd=24, n_layer=2, n_head=3, n_inner=40))
 
 
 def gpt2(attention: str = "vanilla") -> Any:
@@ -66,11 +61,15 @@ def assert_same_logits(backbone: Any, released: Any) -> None:
 
 
 @pytest.mark.slow
-def test_gpt2_in_hugging_faces_layout(released_gpt2: Any) -> None:
+def test_gpt2_in_hugging_faces_layout() -> None:
     """Another attention takes the projections and keeps its own parameters; what does not fit is refused."""
-    weights, backbone, other = randomize(released_gpt2), gpt2(), gpt2("abc")
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=23, n_positions=31, n_embd=24, n_layer=2, n_head=3, n_inner=40)
+    released, backbone, other = GPT2LMHeadModel(config), gpt2(), gpt2("abc")
+    weights = randomize(released)
     assert load_huggingface_gpt2(backbone, weights) == []
-    assert_same_logits(backbone, released_gpt2)
+    assert_same_logits(backbone, released)
     landmarks = other.decoder_layers[1].self_attention.compress_k.clone()
     kept = load_huggingface_gpt2(other, weights)
     assert kept == [f"decoder_layers.{n}.self_attention.compress_{x}" for n in range(2) for x in "kv"]
@@ -118,3 +117,53 @@ def test_roberta_is_hugging_faces() -> None:
     weights["embed_positions.weight"] += weights.pop("token_type")[0]
     assert load_fairseq_roberta(backbone, weights) == []
     assert_same_logits(backbone, released)
+
+
+LLAMA = {"name": "vanilla", "positions": "rope", "qkv_bias": False, "out_bias": False, "num_kv_heads": 2}
+AS_LLAMA = (
+    (r"embed_tokens\.", "decoder_embedding.tokens."),
+    (r"layers\.(\d+)\.input_layernorm\.", r"decoder_layers.\1.self_residual.norm."),
+    (r"layers\.(\d+)\.post_attention_layernorm\.", r"decoder_layers.\1.feed_forward_residual.norm."),
+    (r"layers\.(\d+)\.self_attn\.o_proj\.", r"decoder_layers.\1.self_attention.out_proj."),
+    (r"layers\.(\d+)\.self_attn\.", r"decoder_layers.\1.self_attention."),
+    (r"layers\.(\d+)\.mlp\.up_proj\.", r"decoder_layers.\1.feed_forward.expand."),
+    (r"layers\.(\d+)\.mlp\.gate_proj\.", r"decoder_layers.\1.feed_forward.gate."),
+    (r"layers\.(\d+)\.mlp\.down_proj\.", r"decoder_layers.\1.feed_forward.reduce."),
+    (r"norm\.", "final_norm."),
+    (r"lm_head\.", "head."),
+)
+
+
+@pytest.mark.slow
+def test_logits_and_greedy_text_of_llama_are_those_of_transformers() -> None:
+    """With padding on the right and on the left; positions count from the first token."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        **{"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64},
+    )
+    public = LlamaForCausalLM(config)
+    ours = small("llama", "CS", LLAMA, embed_dim=32, num_heads=4, ffn_dim=40).float()
+    weights = {name: x for name, x in randomize(public).items() if "rotary" not in name}
+    ours.load_state_dict(rename(weights, AS_LLAMA, prefix=r"(?:model\.)?"))
+    ids, mask = tokens(5, 29), padding(29)
+    mask[2] = False
+    positions = ((~mask).cumsum(dim=1) - 1).clamp(min=0)
+    with torch.no_grad():
+        expected = public(ids, attention_mask=(~mask).long(), position_ids=positions).logits
+        error = (ours(ids, mask) - expected)[~mask].abs().max()
+    assert error < 1e-5
+    assert expected.abs().max() > 1.0
+    prompt = tokens(4, 9)
+    arguments = {"do_sample": False, "max_new_tokens": 20, "eos_token_id": None, "pad_token_id": 0}
+    text = public.generate(prompt, attention_mask=torch.ones_like(prompt), **arguments)
+    assert torch.equal(greedy(ours, ours.init_state(4), prompt, Limits(20)), text[:, 9:])
+
+
+def test_size_of_the_published_llama() -> None:
+    """Two tables, and 12 layers of 4 D^2 and 3 * 8/3 D^2 parameters."""
+    with without_memory():
+        network = build_backbone("llama", attention=LLAMA | {"num_kv_heads": None}, pattern="CS")
+    assert sum(x.numel() for x in network.parameters()) == 159_480_576
+    assert not [name for name, _ in network.named_parameters() if "bias" in name]

@@ -14,25 +14,19 @@ from hypothesis import given, settings, strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from cab import UserError
-from cab.registry.registries import TASKS
 from tasks.bpe import find_tokenizer, read_bpe, trained_bpe, vocabulary_size
 from tasks.sum.data import SPECIAL_TOKENS
 from tests.helpers.tasks.layouts import put, write_books, write_pairs
 from tests.helpers.tasks.records import ready
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "naïve café — 12.5 %"] * 5
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CAB_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return trained_bpe(lambda: iter(TEXTS), vocab_size=300, special_tokens=["<pad>", "<s>"], key={"texts": 1})
+trained = partial(trained_bpe, lambda: iter(TEXTS), vocab_size=300, special_tokens=SPECIAL_TOKENS, key={"texts": 3})
 
 
 @given(text=st.text(max_size=40))
 @settings(max_examples=20, deadline=None, derandomize=True)
-def test_every_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+def test_every_text_comes_back(text: str) -> None:
+    tokenizer = trained()
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
@@ -49,14 +43,10 @@ def test_it_is_trained_once() -> None:
 
 
 def test_published_tokenizers_are_files_below_the_data_root(tmp_path: Path) -> None:
-    task = TASKS.get("lm").build(dataset="pg19", tokenizer="gpt2", block_len=16)
-    write_books(tmp_path)
-    home = tmp_path / "tokenizers/gpt2"
-    home.mkdir(parents=True)
-    bpe = trained_bpe(lambda: iter(TEXTS), vocab_size=300, special_tokens=SPECIAL_TOKENS, key={"texts": 3})
-    bpe.model.save(str(home))
-    task.setup(tmp_path)
-    assert task.corpus.tokenizer.get_vocab() == bpe.get_vocab()
+    (tmp_path / "tokenizers/gpt2").mkdir(parents=True)
+    trained().model.save(str(tmp_path / "tokenizers/gpt2"))
+    task = ready("lm", write_books(tmp_path), tokenizer="gpt2")
+    assert task.corpus.tokenizer.get_vocab() == trained().get_vocab()
 
 
 def words(vocabulary: dict[str, int], **settings: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from tasks.source import Rows, TextTask
 from tasks.sum.data import find_pairs
 from tests.helpers.data.own import write_own_folders
 from tests.helpers.tasks.layouts import put
+from tests.helpers.tasks.records import ready
 
 TEXT = {split: f"the {split} text" for split in SPLITS}
 
@@ -44,7 +44,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def opened(source: str, *, task: str = "lm", dataset: str = "mine", **options: Any) -> Rows:
+def opened(source: str | None, *, task: str = "lm", dataset: str = "mine", **options: Any) -> Rows:
     made = TASKS.get(task).build(dataset=dataset, source=source, **{f"source_{k}": v for k, v in options.items()})
     assert isinstance(made, TextTask)
     made.check()
@@ -77,26 +77,20 @@ def test_a_source_is_read(source: str, options: dict[str, Any], expected: Any, d
         ("json", {"columns": ["number"]}, "json, train, row 1: column 'number' is not a text: 3"),
         ("flat", {}, r"flat has no split 'validation' \(splits: train\); set task.source_splits=\[TRAIN,"),
         ("json", {"splits": ["train", "dev.jsonl", "test"]}, "names files of some splits only: train, dev.jsonl, test"),
+        (None, {"config": "en"}, r"task\.source_config describes a source: set task\.source"),
+        ("nowhere", {"dataset": "synthetic"}, "is not synthetic; name your data"),
+        ("flat", {"dataset": "pg19"}, "is not pg19; name your data"),
         ("json", {"splits": ["train", "test"]}, r"task.source_splits has 3 values, such as \[train,validation,test\]"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_explained(source: str, options: dict[str, Any], message: str, data: Path) -> None:
+def test_a_mistake_is_explained(source: str | None, options: dict[str, Any], message: str, data: Path) -> None:
     with pytest.raises(UserError, match=message):
-        opened(str(data / source), **options)
+        opened(source and str(data / source), **options)
 
 
 def test_the_working_folder_is_a_source(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data / "flat")
     assert len(list(opened(".", splits=["train", "train", "train"]).read("train"))) == 10
-
-
-def test_generated_data_have_no_source_and_a_source_is_named() -> None:
-    with pytest.raises(UserError, match="is not synthetic; name your data"):
-        opened("somewhere", dataset="synthetic")
-    with pytest.raises(UserError, match="is not pg19; name your data"):
-        opened(str(Path(__file__).parent), dataset="pg19")
-    with pytest.raises(UserError, match=r"task\.source_config describes a source: set task\.source"):
-        TASKS.get("lm").build(dataset="mine", source_config="en").check()
 
 
 def test_a_path_has_one_spelling(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +105,7 @@ def test_a_path_has_one_spelling(data: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert cell(source).config.task.options["source"] == source
 
 
-def on_hub(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], files: Callable[[str], list[str]]) -> list[Any]:
+def on_hub(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], *files: str) -> list[Any]:
     """Replace the hub, which has a data set with these rows in each split; return the calls."""
     from datasets import Dataset
 
@@ -120,7 +114,7 @@ def on_hub(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], files: C
     def load(path: str, **options: Any) -> Any:
         asked.append((path, options))
         splits = {split: Dataset.from_list(rows).to_iterable_dataset() for split in SPLITS}
-        config = SimpleNamespace(data_files={"train": files(path)})
+        config = SimpleNamespace(data_files={"train": [*files]})
         return SimpleNamespace(config=config, as_streaming_dataset=lambda: splits)
 
     monkeypatch.setattr("datasets.load_dataset_builder", load)
@@ -128,7 +122,7 @@ def on_hub(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], files: C
 
 
 def test_the_hub_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = on_hub(monkeypatch, [{"document": "NEWLINE_CHAR news", "summary": "– short"}], lambda _: [])
+    asked = on_hub(monkeypatch, [{"document": "NEWLINE_CHAR news", "summary": "– short"}])
     source = opened("me/news", task="sum", dataset="multi_news", config="en", revision="v1")
     assert list(find_pairs("multi_news", source, None).read("val")) == [("news", "– short")]
     assert asked == [("me/news", {"name": "en", "revision": "v1"})]
@@ -139,7 +133,7 @@ def test_the_key_contains_what_the_content_depends_on(tmp_path: Path, monkeypatc
     file = tmp_path / "train.parquet"
 
     def key(*files: str, **options: Any) -> Any:
-        on_hub(monkeypatch, [{"text": "a", "b": "c"}], lambda _: [*files])
+        on_hub(monkeypatch, [{"text": "a", "b": "c"}], *files)
         return opened("me/books", **options).key
 
     file.write_text("old")
@@ -153,15 +147,11 @@ def test_the_key_contains_what_the_content_depends_on(tmp_path: Path, monkeypatc
         assert key(*files) != key(*files)
 
 
-SIZES = {"pcc": {"partial_points": 50, "complete_points": 80}, "sr": {"low_resolution": 4, "high_resolution": 16}}
 FOLDERS = {"pcc": "shapes", "sr": "photos", "tts": "voice"}
 
 
 def own(task: str, source: Path, **options: Any) -> Any:
-    made = TASKS.get(task).build(dataset="mine", source=str(source), **SIZES.get(task, {}), **options)
-    made.check()
-    made.setup(None)
-    return made
+    return ready(task, dataset="mine", source=str(source), **options)
 
 
 @pytest.mark.parametrize("task", FOLDERS)

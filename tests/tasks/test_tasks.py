@@ -1,4 +1,4 @@
-"""Properties of every task, from its record: what is read, what it identifies, scores and their bounds, learning."""
+"""Properties of every task, from its record: what is read, what it identifies, scores, learning, runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from cab import Task, UserError
 from cab.backbone_protocols import MaskedLM, RecurrentLM, SequenceToSequence, TokenLM
+from cab.cli.main import main
+from cab.registry.names import is_generated
 from cab.registry.registries import BACKBONES, TASKS
 from cab.runner.evaluation import DeviceBatches
 from tests.helpers.runs.step_gradients import without_draws
@@ -69,6 +72,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
 
 def test_every_task_of_the_repository_has_a_record() -> None:
     assert {task.name for task in TASKS if task.location.module.startswith("tasks.")} == RECORDS.keys()
+
+
+@pytest.mark.parametrize(("task", "options"), [(task, each) for task in RECORDS for each in RECORDS[task].refused])
+def test_options_that_contradict_the_data_or_each_other_are_refused_by_name(task: str, options: str) -> None:
+    entry, given = TASKS.get(task), dict(option.split("=") for option in options.split())
+    dataset = given.pop("dataset", "synthetic")
+    given = {name: yaml.safe_load(value) for name, value in given.items()}
+    with pytest.raises(UserError, match=rf"\b{next(iter(given))}\b") as error:
+        entry.cls(dataset=dataset, **entry.check_options(given, "task")).check()
+    assert "\n" not in str(error.value)
 
 
 def values(x: Any) -> list[Any]:
@@ -259,3 +272,49 @@ def test_a_few_steps_lower_the_loss_of_a_batch(task: str, name: str, backbone: s
         optimizer.step()
         found.append(loss.item())
     assert min(found[6:]) < 0.97 * found[0]
+
+
+ATTENTIONS_OF = {"NS": "lara", "CS": "local", "NC": "performer", "CC": "cosformer"}
+CELLS = [
+    (task.name, dataset, backbone, str(pattern))
+    for task in TASKS
+    for dataset in (task.datasets[:1] if task.name == "probe" else task.datasets)  # which share their protocol
+    if is_generated(dataset) or task.name == "probe"
+    for backbone, patterns in task.backbones.items()
+    for pattern in patterns
+    if task.has_pattern(dataset, pattern)
+]
+REAL = {
+    "lm": "dataset=pg19 task.vocab_size=2000",
+    "sum": "dataset=multi_news",
+    "pcc": "dataset=pcn task.list_file=sample.json task.sample_part=train trainer.batch_size=1",
+    "sr": "dataset=ffhq task.num_held_out=2 task.diffusion_steps=2 trainer.max_steps=2 trainer.batch_size=1",
+    "tts": "dataset=ljspeech task.num_held_out=4",
+}
+"""Samples of the official files, and what a sample of its size needs."""
+
+
+def check_run(folder: Path, task: str, backbone: str, pattern: str, *options: str) -> None:
+    cell = [f"task={task}", f"backbone={backbone}", f"pattern={pattern}", f"attention={ATTENTIONS_OF[pattern]}"]
+    assert main(["run", "-m", *cell, *options, "preset=smoke", "device=cpu", f"results_dir={folder}"]) == 0
+    [path] = folder.glob("*.json")
+    record = json.loads(path.read_text())
+    assert record["status"] == "finished"
+    primary = {metric["name"]: metric["value"] for metric in record["metrics"] if metric["primary"]}
+    assert primary
+    assert all(map(math.isfinite, primary.values()))
+    assert record["baselines"]
+    assert all(primary.keys() & scores.keys() for scores in record["baselines"].values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "dataset", "backbone", "pattern"), CELLS)
+def test_it_runs(task: str, dataset: str, backbone: str, pattern: str, tmp_path: Path) -> None:
+    check_run(tmp_path, task, backbone, pattern, f"dataset={dataset}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", REAL)
+def test_samples_of_official_files_run(task: str, samples: Path, tmp_path: Path) -> None:
+    backbone, patterns = next(iter(TASKS.get(task).backbones.items()))
+    check_run(tmp_path, task, backbone, str(patterns[0]), *REAL[task].split(), f"data_root={samples}")

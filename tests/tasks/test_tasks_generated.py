@@ -30,19 +30,11 @@ def examples(source: Source) -> Any:
     return [(split, [*rows]) for split, rows in source.read()]
 
 
-def rounded(x: np.ndarray) -> bytes:
-    """Without the last digits, in which processors differ."""
-    return (np.round(x, 3) + 0.0).astype(np.float32).tobytes()
-
-
-def spoken(number: int) -> Any:
-    phonemes, durations, wave = generate_utterance(number)
-    return phonemes, durations, rounded(wave)
-
-
-def first_rows(hours: int) -> Any:
-    series = synthetic_series(hours)
-    return rounded(series.values[:9000]), rounded(series.calendar[:9000])
+def rounded(x: Any) -> Any:
+    """With arrays without the last digits, in which processors differ."""
+    if isinstance(x, np.ndarray):
+        return (np.round(x, 3) + 0.0).astype(np.float32).tobytes()
+    return type(x)(map(rounded, x)) if type(x) in (list, tuple) else x
 
 
 COUNTS = (20, 5, 5)
@@ -56,9 +48,9 @@ MAKERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "retrieval": ("ee0df6e965bda3f4", lambda: examples(generated_pairs(32, COUNTS))),
     "image": ("4fa8a6bfd6f3848b", lambda: examples(generated_shapes(12, COUNTS))),
     "sr": ("74739a7c98b60dd4", lambda: [render(i, n, 2 * n).tobytes() for i in range(4) for n in (6, 8)]),
-    "pcc": ("4a0bcdcdef93890c", lambda: [rounded(cloud) for i in range(6) for cloud in generate_shape(i)]),
-    "tts": ("9c1010567ca42466", lambda: [spoken(i) for i in range(5)]),
-    "lstf": ("2be505b62db15bfd", lambda: [*map(first_rows, (6, 8))]),
+    "pcc": ("4a0bcdcdef93890c", lambda: [cloud for i in range(6) for cloud in generate_shape(i)]),
+    "tts": ("9c1010567ca42466", lambda: [generate_utterance(i) for i in range(5)]),
+    "lstf": ("2be505b62db15bfd", lambda: [(x.values[:9000], x.calendar[:9000]) for x in map(synthetic_series, (6, 8))]),
 }
 PROBES = """
     recall=a9b309c4 noisy=07ceacad copying=f84f341d compression=6c2243f0 mad_recall=8ec58892 mad_noisy=80c92f6b
@@ -68,7 +60,7 @@ PROBES = """
 
 
 def digest(made: Any) -> str:
-    return hashlib.sha256(repr(made).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(rounded(made)).encode()).hexdigest()[:16]
 
 
 @pytest.mark.parametrize("name", MAKERS)

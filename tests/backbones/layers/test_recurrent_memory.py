@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -14,12 +15,12 @@ from cab.attention import DecodeState
 from tests.helpers.backbones.records import same_gradients, small, tokens
 
 XL = {"name": "transformer_xl", "segment": 4, "memory": 8}
-"""Segments as long as the blocks of :func:`in_blocks`, so that the two cut gradients at the same places."""
+"""Segments as long as the blocks that are read, so that the two cut gradients at the same places."""
 
 
-def in_blocks(backbone: Any, ids: Tensor, length: int, remembered: int) -> tuple[Tensor, DecodeState]:
-    mems, logits = backbone.init_mems(len(ids), remembered), []
-    for block in ids.split(length, dim=1):
+def in_blocks(backbone: Any, blocks: Iterable[Tensor], mems: DecodeState) -> tuple[Tensor, DecodeState]:
+    logits = []
+    for block in blocks:
         found, mems = backbone(block, mems=mems)
         logits.append(found)
     return torch.cat(logits, dim=1), mems
@@ -66,7 +67,7 @@ def test_logits_and_gradients_are_those_of_layers_that_see_the_same_memory(
     attention: Any, remembered: int, positions: str
 ) -> None:
     backbone, ids = small("gpt2", "CS", attention, positions=positions), tokens(2, 14)
-    found, mems = in_blocks(backbone, ids, 4, remembered)
+    found, mems = in_blocks(backbone, ids.split(4, dim=1), backbone.init_mems(2, remembered))
     assert not any(x.requires_grad for x in mems.values())
     expected = torch.stack([one_by_one(backbone, row, 4, remembered) for row in ids])
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
@@ -77,30 +78,26 @@ def test_logits_and_gradients_are_those_of_layers_that_see_the_same_memory(
 def test_padding_is_not_remembered() -> None:
     backbone, ids = small("gpt2", positions="none"), tokens(2, 9)
     padding = torch.tensor([[False, False, True, True], [False] * 4])
-    _, mems = in_blocks(backbone, ids[:, :3], 3, 5)
+    _, mems = backbone(ids[:, :3], mems=backbone.init_mems(2, 5))
     _, mems = backbone(ids[:, 3:7], padding, mems=mems)
     found, _ = backbone(ids[:, 7:], mems=mems)
     row = torch.cat([ids[0, :5], ids[0, 7:]])
     for expected, own in (([row[:3], row[3:5], row[5:]], found[0]), ([ids[1, :3], ids[1, 3:7], ids[1, 7:]], found[1])):
-        mems = backbone.init_mems(1, 5)
-        for block in expected:
-            logits, mems = backbone(block[None], mems=mems)
-        torch.testing.assert_close(own, logits[0], rtol=1e-9, atol=1e-9)
+        logits, _ = in_blocks(backbone, [block[None] for block in expected], backbone.init_mems(1, 5))
+        torch.testing.assert_close(own, logits[0, -2:], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("attention", ["vanilla", XL])
 def test_a_memory_that_is_cleared_has_no_effect_even_if_it_is_nan(attention: Any) -> None:
     backbone, ids = small("gpt2", "CS", attention, positions="none"), tokens(2, 12)
-    _, mems = in_blocks(backbone, ids[:, :4], 4, 8)
+    _, mems = backbone(ids[:, :4], mems=backbone.init_mems(2, 8))
     mems["inputs"][1] = torch.nan
     mems = backbone.reset_mems(mems, torch.tensor([False, True]))
-    logits = []
-    for block in ids[:, 4:].split(4, dim=1):
-        found, mems = backbone(block, mems=mems)
-        logits.append(found)
-    expected = [in_blocks(backbone, ids[:1], 4, 8)[0][:, 4:], in_blocks(backbone, ids[1:, 4:], 4, 8)[0]]
-    torch.testing.assert_close(torch.cat(logits, dim=1), torch.cat(expected), rtol=1e-9, atol=1e-9)
-    same_gradients(backbone, torch.cat(logits, dim=1), torch.cat(expected), rtol=1e-8, atol=1e-9)
+    found, _ = in_blocks(backbone, ids[:, 4:].split(4, dim=1), mems)
+    alone = [in_blocks(backbone, row.split(4, dim=1), backbone.init_mems(1, 8))[0] for row in (ids[:1], ids[1:, 4:])]
+    expected = torch.cat([logits[:, -8:] for logits in alone])
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    same_gradients(backbone, found, expected, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["gpt2_reversible", "gpt2_universal"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import soundfile
 from PIL import Image
 
@@ -64,23 +66,22 @@ def write_pairs(folder: Path, count: int = 6) -> Path:
     return folder
 
 
-def write_table(folder: Path, dataset: str, *lines: str, file: str = "train", header: bool = True) -> Path:
+def write_table(folder: Path, dataset: str, *lines: str, file: str = "train") -> Path:
     """A table of GLUE with the header of the official file."""
-    names = HEADERS.get(f"{dataset} {file[:3]}", HEADERS.get(dataset, ""))
-    first = ["\t".join(names.split("|" if "|" in names else None))] if names and header else []
-    return put_lines(folder / f"{file}.tsv", [*first, *lines])
+    header = HEADERS.get(f"{dataset} {file[:3]}", HEADERS.get(dataset))
+    return put_lines(folder / f"{file}.tsv", [header, *lines] if header else lines)
 
 
+MNLI = "index\tpromptID\tpairID\tgenre\tparse1\tparse2\tparse3\tparse4\tsentence1\tsentence2\tlabel1"
 HEADERS = {
-    "sst2": "sentence label",
-    "mrpc": "Quality|#1 ID|#2 ID|#1 String|#2 String",
-    "qqp": "id qid1 qid2 question1 question2 is_duplicate",
-    "mnli": "index promptID pairID genre parse1 parse2 parse3 parse4 sentence1 sentence2 label1 gold_label",
-    "mnli dev": "index promptID pairID genre parse1 parse2 parse3 parse4 sentence1 sentence2 label1 label2 label3 "
-    "label4 label5 gold_label",
-    "qnli": "index question sentence label",
-    "rte": "index sentence1 sentence2 label",
-    "stsb": "index genre filename year old_index source1 source2 sentence1 sentence2 score",
+    "sst2": "sentence\tlabel",
+    "mrpc": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+    "qqp": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+    "mnli": f"{MNLI}\tgold_label",
+    "mnli dev": f"{MNLI}\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label",
+    "qnli": "index\tquestion\tsentence\tlabel",
+    "rte": "index\tsentence1\tsentence2\tlabel",
+    "stsb": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
 }
 """CoLA's files have none."""
 
@@ -141,14 +142,40 @@ def write_paths(folder: Path, name: str = "pathfinder32", side: int = 32) -> Pat
     return folder
 
 
+ETT = ["HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"]
+WEATHER = [
+    *("Visibility", "DryBulbFarenheit", "DryBulbCelsius", "WetBulbFarenheit", "DewPointFarenheit"),
+    *("DewPointCelsius", "RelativeHumidity", "WindSpeed", "WindDirection", "StationPressure", "Altimeter"),
+    "WetBulbCelsius",
+]
+AMERICAN = "%m/%d/%Y %H:%M"
+
+
+def put_series(path: Path, columns: list[str], rows: int, *, freq: str = "h", dates: str = "%Y-%m-%d %H:%M:%S") -> None:
+    """Write a series, compressed if its name ends in ``.gz``, with (7 r + 3 c) mod 10 in row r and channel c."""
+    lines = [",".join(["date", *columns])]
+    cycle = [",".join(str((7 * row + 3 * channel) % 10) for channel in range(len(columns))) for row in range(10)]
+    when = pd.date_range("2016-07-01", periods=rows, freq=freq).strftime(dates)
+    lines += [f"{date},{cycle[row % 10]}" for row, date in enumerate(when)]
+    content = ("\n".join(lines) + "\n").encode()
+    put(path, gzip.compress(content, 1) if path.suffix == ".gz" else content)
+
+
+def write_series(root: Path) -> Path:
+    """LSTF: the published series."""
+    for name in ("ETTh1.csv", "ETTh2.csv"):
+        put_series(root / "lstf" / name, ETT, 17_420)
+    put_series(root / "lstf/ETTm1.csv.gz", ETT, 69_680, freq="15min")
+    put_series(root / "lstf/WTH.csv", WEATHER, 35_064, dates=AMERICAN)
+    return root
+
+
 PCD = "# .PCD v0.7\nVERSION 0.7\nFIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nCOUNT 1 1 1\nWIDTH {n}\nHEIGHT 1\nPOINTS {n}\n"
 
 
-def pcd(data: bytes, kind: str = "ascii", n: int = 1, **header: str) -> bytes:
-    """A cloud whose header announces ``n`` points; ``header`` replaces its entries."""
-    lines = [line.split(" ", 1) for line in PCD.format(n=n).splitlines()]
-    first = "".join(f"{name} {header.get(name, value)}\n" for name, value in lines)
-    return first.encode() + b"DATA %b\n" % kind.encode() + data
+def pcd(data: bytes, kind: str = "ascii", n: int = 1) -> bytes:
+    """A cloud whose header announces ``n`` points."""
+    return f"{PCD.format(n=n)}DATA {kind}\n".encode() + data
 
 
 def write_pcd(path: Path, points: np.ndarray, *, binary: bool = True) -> Path:

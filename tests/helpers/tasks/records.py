@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,6 @@ from cab import Backbone, build_backbone
 from cab.registry.registries import BACKBONES, TASKS
 from cab.runner.evaluation import DeviceBatches
 from tests.helpers.command import ROOT
-from tests.helpers.official_layout import ETT, write
 from tests.helpers.tasks import layouts
 
 in_order = DeviceBatches(torch.device("cpu"))
@@ -33,11 +31,12 @@ class Data:
 
 @dataclass(frozen=True)
 class Record:
-    """Tiny data sets of a task by name, and options of the task and of its networks."""
+    """Tiny data sets of a task by name, options of the task and of its networks, and options that it refuses."""
 
     data: dict[str, Data]
     options: dict[str, Any] = field(default_factory=dict)
     network: dict[str, Any] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()  # the first of each contradicts the data or the others; of ``synthetic``
 
     def first(self, *, has_files: bool) -> str:
         return next(name for name, data in self.data.items() if (data.write is not None) == has_files)
@@ -51,18 +50,25 @@ BOOKS = {
 }
 LISTOPS = {"length": 40, "min_length": 5, "max_depth": 4, "max_arguments": 5, "examples": 400, "test_examples": 200}
 RECORDS = {
-    "lm": Record(BOOKS, {"vocab_size": 300, "block_len": 16, "context_lengths": (8, 32)}),
+    "lm": Record(
+        BOOKS,
+        {"vocab_size": 300, "block_len": 16, "context_lengths": (8, 32)},
+        refused=("loss_on=some", "block_len=16 overlap=16"),
+    ),
     "lm_recurrent": Record(
         {**BOOKS, "synthetic": Data(options={**ANSWERS, "context_lengths": (56,)})},
         {"vocab_size": 300, "block_len": 16, "context_lengths": (8, 16, 56), "memory_length": 24},
+        refused=("overlap=8",),
     ),
     "mlm": Record(
         {**BOOKS, "synthetic": Data(options={**ANSWERS, "block_len": 52, "mask_share": 0.8})},
         {"vocab_size": 300, "block_len": 40, "evaluation_batch_size": 3},
+        refused=("mask_share=0.0",),
     ),
     "glue": Record(
         {"rte": Data(layouts.write_rte, {"vocab_size": 300}), "synthetic": Data(options={"vocab_size": 800})},
         {"max_length": 40, "evaluation_batch_size": 7},
+        refused=("validation_fraction=1.0", "max_length=4", "tokenizer=b pretrained=a"),
     ),
     "lra": Record(
         {
@@ -73,13 +79,21 @@ RECORDS = {
             "pathfinder": Data(layouts.write_paths),
             "listops_synthetic": Data(options=LISTOPS),
         },
+        refused=(
+            *("max_arguments=1 dataset=listops_synthetic", "length=40 min_length=39 dataset=listops_synthetic"),
+            *("length=40 dataset=text_synthetic", "side=32 dataset=pathx_synthetic", "side=16 dataset=pathfinder"),
+            *("brackets=dropped dataset=image", "zero_pixel_is_padding=true dataset=listops"),
+        ),
     ),
     "lstf": Record(
         {
-            "etth1": Data(lambda folder: write(folder / "ETTh1.csv", ETT, 14_400), {"features": "S"}),
+            "etth1": Data(
+                lambda folder: layouts.put_series(folder / "ETTh1.csv", layouts.ETT, 14_400), {"features": "S"}
+            ),
             "synthetic": Data(options={"seq_len": 54, "pred_len": 24}),
         },
         {"seq_len": 24, "label_len": 6, "pred_len": 12, "evaluation_batch_size": 2000},
+        refused=("pred_len=0", "label_len=42 seq_len=41"),
     ),
     "pcc": Record(
         {"pcn": Data(layouts.write_pcn), "synthetic": Data()},
@@ -89,14 +103,20 @@ RECORDS = {
     "probe": Record(
         {name: Data() for name in ("recall", "compression", "mad_noisy", "addition", "parity")},
         {"vocab_size": 32, "length": 32, "pairs": 8, "longer_length": 40, "examples": 40, "test_examples": 20},
+        refused=(
+            *("vocab_size=15 pairs=16 dataset=recall", "noise=0.2 dataset=copying", "noise=1.0 dataset=noisy"),
+            *("length=32 vocab_size=64 dataset=mqar", "vocab_size=33 dataset=mqar", "length=33 dataset=mad_recall"),
+        ),
     ),
     "sr": Record(
         {"ffhq": Data(layouts.write_faces, {"num_held_out": 2}), "synthetic": Data()},
         {"low_resolution": 8, "high_resolution": 16, "diffusion_steps": 3},
+        refused=("high_resolution=20 low_resolution=8", "num_held_out=2"),
     ),
     "sum": Record(
-        {"multi_news": Data(layouts.write_pairs), "synthetic": Data(options={"vocab_size": 600})},
+        {"multi_news": Data(layouts.write_pairs, {"search": "beam"}), "synthetic": Data(options={"vocab_size": 600})},
         {"vocab_size": 300, "source_len": 20, "target_len": 9, "min_length": 3, "max_length": 7},
+        refused=("target_len=1", "min_length=9 max_length=7"),
     ),
     "tts": Record(
         {
@@ -105,6 +125,7 @@ RECORDS = {
         },
         {"iterations": 2, "validation_iterations": 2, "max_steps": 3},
         {"prenet_dropout": 0.0},
+        refused=("num_prompt_steps=3 max_steps=3", "generated=50", "num_held_out=2"),
     ),
 }
 DATA = [(task, name) for task, record in RECORDS.items() for name in record.data]
@@ -137,17 +158,18 @@ def network(task: str, made: Any, backbone: str = "", **options: Any) -> Backbon
     )
 
 
-FEW = {"train": 64, "val": 4, "validation": 4, "dev": 16, "test": 4}
-COUNTS = ("sum.data.NUM_PAIRS", "pcc.task.NUM_SHAPES", "sr.task.NUM_IMAGES", "glue.tables.SYNTHETIC_COUNTS")
+FEW = {
+    "sum.data.NUM_PAIRS": {"train": 64, "val": 4, "test": 4},
+    "pcc.task.NUM_SHAPES": {"train": 64, "val": 4, "test": 4},
+    "sr.task.NUM_IMAGES": {"train": 64, "validation": 4, "test": 4},
+    "glue.tables.SYNTHETIC_COUNTS": {"train": 64, "dev": 16},
+    "lstf.synthetic.NUM_EPISODES": (64, 8, 8),
+}
 
 
 def few_examples() -> Iterator[None]:
     """Generators have tests of their own; a property or a training of few steps needs few examples."""
     with pytest.MonkeyPatch.context() as patch:
-        for place in COUNTS:
-            module, _, name = f"tasks.{place}".rpartition(".")
-            usual = getattr(importlib.import_module(module), name)
-            patch.setattr(f"tasks.{place}", {split: FEW[split] for split in usual})
-        patch.setattr("tasks.corpus.books.NUM_BOOKS", {"train": 16, "validation": 2, "test": 4})
-        patch.setattr("tasks.lstf.synthetic.NUM_EPISODES", (64, 8, 8))
+        for place, count in FEW.items():
+            patch.setattr(f"tasks.{place}", count)
         yield

@@ -18,19 +18,17 @@ from cab.records.pretrained import NOT_COMPARED
 from cab.runner.cell import Cell
 from tasks.corpus.facts import USUAL_NAMES
 from tasks.corpus.tokens import BEGIN, END, PAD
-from tasks.glue import tables
 from tasks.glue.tables import FILE_LAYOUTS, Examples, read_table
 from tasks.glue.task import GLUE, f1, scores_of
 from tests.helpers.tasks.layouts import write_rte, write_table
-from tests.helpers.tasks.records import in_order, ready
+from tests.helpers.tasks.records import few_examples, in_order, ready
+
+_few = pytest.fixture(few_examples, autouse=True, scope="module")
 
 
 @pytest.fixture(scope="module")
-def generated(tmp_path_factory: pytest.TempPathFactory) -> GLUE:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CAB_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(tables, "SYNTHETIC_COUNTS", {"train": 200, "dev": 50})
-        return ready("glue")
+def generated() -> GLUE:
+    return ready("glue")
 
 
 class Constant(Backbone):
@@ -66,7 +64,7 @@ def test_a_row_is_robertas(generated: GLUE) -> None:
 
 def test_what_is_held_out_is_not_trained_on(generated: GLUE) -> None:
     sizes = {split: len(rows) for split, rows in generated.splits.items()}
-    assert sizes == {"train": 180, "held_out": 20, "dev": 50}
+    assert sizes == {"train": 58, "held_out": 6, "dev": 16}
     kept = {tuple(row.tolist()) for row in generated.splits["train"].tokens}
     assert kept.isdisjoint(tuple(row.tolist()) for row in generated.splits["held_out"].tokens)
 
@@ -79,8 +77,6 @@ def read(folder: Path, dataset: str, *lines: str) -> Examples:
 
 
 def test_each_layout(tmp_path: Path) -> None:
-    """A line of each data set, as its official file has it."""
-    scores = "0\tmain\tnews\t2012\t17\tnone\tnone\ta\tb\t{}"
     for dataset, line, texts, label in (
         ("cola", "gj04\t0\t*\tThey drank the pub.", ("They drank the pub.",), 0),
         ("sst2", "a smile on your face \t1", ("a smile on your face",), 1),
@@ -89,13 +85,9 @@ def test_each_layout(tmp_path: Path) -> None:
         ("mnli", f"{MNLI}\tneutral", ("a", "b"), 1),
         ("qnli", "0\tWhen ?\tIn 1990 .\tnot_entailment", ("When ?", "In 1990 ."), 1),
         ("rte", "0\ta\tb\tentailment", ("a", "b"), 0),
-        ("stsb", scores.format("4.250"), ("a", "b"), 4.25),
+        ("stsb", "0\tmain\tnews\t2012\t17\tnone\tnone\ta\tb\t4.250", ("a", "b"), 4.25),
     ):
         assert read(tmp_path, dataset, line) == Examples([texts], [label]), dataset
-    dev = write_table(
-        tmp_path, "mnli", f"{MNLI}\tneutral\tneutral\tentailment\tneutral\tentailment", file="dev_matched"
-    )
-    assert read_table(dev, FILE_LAYOUTS["mnli"]).labels == [2.0]
 
 
 def test_quotes_are_letters_sentences_may_be_empty_and_broken_lines_of_qqp_are_left_out(
@@ -177,9 +169,7 @@ SMOKE = ["preset=smoke", "device=cpu", "pattern=NS", "attention=vanilla"]
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of ``mlm`` in preset smoke."""
     folder = tmp_path_factory.mktemp("results")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        assert main(["run", "task=mlm", "dataset=synthetic", *SMOKE, f"results_dir={folder}"]) == 0
+    assert main(["run", "task=mlm", "dataset=synthetic", *SMOKE, f"results_dir={folder}"]) == 0
     return folder
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from backbones.layers import token_losses as few_logits
-from cab import Backbone, UserError, build_backbone
+from cab import Backbone, UserError
 from tasks.corpus import losses
 from tasks.corpus.blocks import Blocks, PackedLines
 from tasks.corpus.books import folder_books, wikitext
@@ -20,6 +20,7 @@ from tasks.corpus.facts import Facts
 from tasks.corpus.tokens import END, NUM_SPECIAL, PAD, UNKNOWN_ENTRY, Corpus, read_corpus
 from tasks.lm.task import LM
 from tasks.means import masked_mean
+from tests.helpers.backbones.records import RECORDS
 from tests.helpers.tasks.layouts import ARTICLE, TEXT, write_books, write_wikitext
 from tests.helpers.tasks.records import in_order, network, ready
 
@@ -150,10 +151,9 @@ def test_wikitext_has_the_published_counts(tmp_path: Path, samples: Path) -> Non
 
 def test_a_context_past_the_positions_is_not_possible(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     task = ready("lm", write_books(tmp_path))
-    options = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "num_layers": 1, "vocab_size": task.corpus.size}
-    backbone = build_backbone("gpt2", attention="vanilla", pattern="CS", positions="learned", max_length=16, **options)
+    backbone = RECORDS["gpt2"].build("gpt2", max_length=16, vocab_size=task.corpus.size)
     with torch.no_grad():
-        scores = task.evaluate(backbone.eval(), in_order)
+        scores = task.evaluate(backbone, in_order)
     assert math.isfinite(scores["ppl"])
     assert math.isnan(scores["ppl_32"])
     assert "context length 32 failed" in caplog.text

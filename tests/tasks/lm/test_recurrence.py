@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from backbones.gpt2 import GPT2
-from cab import build_backbone
 from cab.runner.batches import Shares, StepBatches
 from tasks.corpus.tokens import END, PAD
 from tasks.lm.recurrent import BookChunks, RecurrentLMTask
+from tests.helpers.backbones.records import small
 from tests.helpers.tasks.layouts import TEXT, write_books
 from tests.helpers.tasks.records import in_order, ready
 
@@ -28,13 +28,11 @@ def task(tmp_path: Path) -> RecurrentLMTask:
 
 
 def network(task: RecurrentLMTask) -> GPT2:
-    sizes = {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "num_layers": 2, "vocab_size": task.corpus.size}
     torch.manual_seed(1)
-    backbone = build_backbone("gpt2", attention="vanilla", pattern="CS", positions="none", **sizes)
-    with torch.no_grad():
-        for parameter in backbone.parameters():
-            parameter.normal_(std=0.5)
-    return backbone.double().eval()  # type: ignore[return-value]
+    backbone = small("gpt2", positions="none", vocab_size=task.corpus.size)
+    for parameter in backbone.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return backbone
 
 
 def test_blocks_are_the_books_and_begin_with_them(task: RecurrentLMTask) -> None:

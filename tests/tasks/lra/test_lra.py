@@ -19,7 +19,6 @@ from tasks.lra import images, listops
 from tasks.lra.contours import dash
 from tasks.lra.pathfinder import PATHX, paint
 from tasks.lra.rows import Example
-from tasks.lra.task import LongRangeArena
 from tests.helpers.tasks.layouts import TREES, write_batches, write_papers, write_paths, write_reviews, write_trees
 from tests.helpers.tasks.records import in_order, network, ready
 
@@ -28,15 +27,12 @@ from tests.helpers.tasks.records import in_order, network, ready
 
 def read(dataset: str, root: Path, **options: Any) -> dict[str, list[Example]]:
     """By split, what a network would see."""
-    task = LongRangeArena(dataset=dataset, **options)
-    task.check()
-    task.setup(root)
     return {
         split: [
             Example(tuple(rows.text(i, each).tobytes() for each in range(rows.width)), int(rows.labels[i]))
             for i in range(len(rows))
         ]
-        for split, rows in task.splits.items()
+        for split, rows in ready("lra", root, dataset=dataset, **options).splits.items()
     }
 
 
@@ -153,8 +149,7 @@ def test_dropped_brackets_are_not_seen_and_what_is_cut_comes_after() -> None:
 
 def test_black_as_padding_is_not_attended_to() -> None:
     sizes: dict[str, Any] = {"side": 16, "segments": 4, "examples": 8, "test_examples": 4}
-    task = LongRangeArena(dataset="pathfinder_synthetic", zero_pixel_is_padding=True, **sizes)
-    task.setup(None)
+    task = ready("lra", dataset="pathfinder_synthetic", zero_pixel_is_padding=True, **sizes)
     ids = task.splits["train"].__getitems__([0, 1]).texts[0]
     hidden = task._hidden(ids)
     assert hidden is not None

@@ -13,11 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from cab import Backbone, UserError
-from tasks.lstf.data import Series, Windows, calendar_features, read_series, standardize
+from tasks.lstf.data import Series, calendar_features, read_series, standardize
 from tasks.lstf.synthetic import LEGEND_LENGTH, horizon, past_length
 from tasks.lstf.task import LSTF, RidgeForecast
-from tests.helpers.official_layout import AMERICAN, ETT, WEATHER, write
+from tests.helpers.tasks import records
+from tests.helpers.tasks.layouts import AMERICAN, ETT, WEATHER, put_series
 from tests.helpers.tasks.records import in_order
+
+PAST, KNOWN, AHEAD = 41, 9, 31  # more than a day ahead: the last day is repeated in split
+ready = functools.partial(records.ready, "lstf", seq_len=PAST, label_len=KNOWN, pred_len=AHEAD)
 
 # --- data -----------------------------------------------------------------------------------------------------------
 
@@ -34,9 +38,8 @@ OFFICIAL: list[tuple[str, str, list[str], int, str, tuple[int, int, int]]] = [
 def test_official_split_and_window_counts(
     dataset: str, file: str, columns: list[str], rows: int, freq: str, splits: tuple[int, int, int], tmp_path: Path
 ) -> None:
-    write(tmp_path / file, columns, rows, freq=freq)
-    task = LSTF(dataset=dataset, features="S", seq_len=101, label_len=17, pred_len=59)
-    task.setup(tmp_path)
+    put_series(tmp_path / file, columns, rows, freq=freq)
+    task = ready(tmp_path, dataset=dataset, features="S", seq_len=101, label_len=17, pred_len=59)
     assert task.series.split == splits
     # training windows end inside their split; the others take their first past from the split before
     counts = tuple(map(len, task.splits.values()))
@@ -64,7 +67,7 @@ def test_standardization_is_of_the_training_rows_and_only_centers_what_is_consta
 
 
 def test_the_target_comes_last(tmp_path: Path) -> None:
-    write(tmp_path / "ETTh1.csv", ["OT", *ETT[:-1]], 14_400)
+    put_series(tmp_path / "ETTh1.csv", ["OT", *ETT[:-1]], 14_400)
     frame = pd.read_csv(tmp_path / "ETTh1.csv")
     assert np.array_equal(read_series("etth1", tmp_path).values, frame[ETT])
 
@@ -82,38 +85,19 @@ def test_calendar_features_by_hand() -> None:
 
 def test_dates_of_other_forms(tmp_path: Path) -> None:
     """With a time zone, whose offset changes with summer time, those in UTC; American ones in the file of weather."""
-    write(tmp_path / "ETTh1.csv", ETT, 14_400)
+    put_series(tmp_path / "ETTh1.csv", ETT, 14_400)
     expected = read_series("etth1", tmp_path)
     local = pd.date_range("2016-07-01", periods=14_400, freq="h", tz="UTC").tz_convert("Europe/Berlin")
     frame = pd.read_csv(tmp_path / "ETTh1.csv").assign(date=[time.isoformat() for time in local])
     frame.to_csv(tmp_path / "ETTh1.csv", index=False)
     np.testing.assert_array_equal(read_series("etth1", tmp_path).calendar, expected.calendar)
-    write(tmp_path / "WTH.csv", WEATHER, 35_064, dates=AMERICAN)
+    put_series(tmp_path / "WTH.csv", WEATHER, 35_064, dates=AMERICAN)
     afternoon = read_series("weather", tmp_path).calendar[24 * 15 + 14]  # 16 July 2016, a Saturday, the 198th day
     np.testing.assert_allclose(afternoon + 0.5, [14 / 23, 5 / 6, 15 / 30, 197 / 365], atol=1e-6)
 
 
-def test_windows_at_odd_sizes() -> None:
-    seq_len, label_len, pred_len = 7, 3, 11
-    rows = seq_len + pred_len + 4
-    values = torch.arange(rows, dtype=torch.float32)[:, None]
-    calendar = 1000 + values.expand(-1, 4)
-    windows = Windows(values, calendar, seq_len=seq_len, label_len=label_len, pred_len=pred_len)
-    assert len(windows) == 5
-    batch = windows.__getitems__([4, 0, 2])
-    for row, start in enumerate((4, 0, 2)):
-        now = start + seq_len
-        assert batch["past"][row, :, 0].tolist() == list(range(start, now))
-        assert batch["past_time"][row, :, 3].tolist() == list(range(1000 + start, 1000 + now))
-        assert batch["known"][row, :, 0].tolist() == list(range(now - label_len, now))
-        assert batch["decoder_time"][row, :, 0].tolist() == list(range(1000 + now - label_len, 1000 + now + pred_len))
-        assert batch["future"][row, :, 0].tolist() == list(range(now, now + pred_len))
-
-
 def test_a_generated_window_is_an_episode() -> None:
-    task = LSTF(dataset="synthetic", seq_len=past_length(6), label_len=6, pred_len=horizon(6))
-    task.check()
-    task.setup(None)
+    task = ready(seq_len=past_length(6), label_len=6, pred_len=horizon(6))
     assert [*map(len, task.splits.values())] == [4_000, 128, 256]
     for split in task.splits.values():
         assert not split[0]["past_time"][:LEGEND_LENGTH, :2].any()  # the legend names no hours
@@ -127,12 +111,8 @@ def own(folder: Path, *, time: str = "", **options: object) -> LSTF:
     dates[20] = time or dates[20]
     table = pd.DataFrame({"load": range(40), "time": dates, "heat": 2.0, "wind": [row**2 for row in range(40)]})
     table.to_csv(folder / "power.csv", index=False)
-    sizes = {"seq_len": 3, "label_len": 2, "pred_len": 1}
     source = {"source": str(folder / "power.csv"), "source_date": "time", **options}
-    task = LSTF(dataset="my_power", **sizes, **source)  # type: ignore[arg-type]
-    task.check()
-    task.setup(None)
-    return task
+    return ready(dataset="my_power", seq_len=3, label_len=2, pred_len=1, **source)
 
 
 def test_a_series_of_a_user_has_its_columns_split_and_interval(tmp_path: Path) -> None:
@@ -159,8 +139,6 @@ def test_a_mistake_in_a_series_of_a_user_is_named(options: dict[str, Any], messa
 
 
 # --- scores ---------------------------------------------------------------------------------------------------------
-
-PAST, KNOWN, AHEAD = 41, 9, 31  # more than a day ahead: the last day is repeated in split
 
 
 class Linear(Backbone):
@@ -201,13 +179,6 @@ def _plain_series(monkeypatch: pytest.MonkeyPatch) -> None:
     calendar = calendar_features(pd.date_range("2020-01-01", periods=8_000, freq="h"))
     series = Series(values, calendar, (5_600, 800, 1_600), 24, {"rows": 8_000})
     monkeypatch.setattr("tasks.lstf.task.synthetic_series", lambda _: series)
-
-
-def ready(dataset: str = "synthetic", root: Path | None = None, **options: Any) -> LSTF:
-    task = LSTF(dataset=dataset, **{"seq_len": PAST, "label_len": KNOWN, "pred_len": AHEAD, **options})
-    task.check()
-    task.setup(root)
-    return task
 
 
 def errors(task: LSTF, split: int, forecasts: Any, windows: int | None = None) -> dict[str, float]:
@@ -274,7 +245,7 @@ def test_the_linear_forecast_is_the_ridge_regression_of_each_channel() -> None:
 )
 @pytest.mark.slow
 def test_the_official_files(dataset: str, mean: float, samples: Path) -> None:
-    task = ready(dataset, samples)
+    task = ready(samples, dataset=dataset, features="M")
     assert task.series.values[: task.series.split[0], -1].mean() == pytest.approx(mean, abs=2e-4)
     assert task.splits["train"].values.mean(dim=0).abs().max() < 1e-3
     assert 0.1 < task.baselines()["repeat_last_day"]["mse"] < 2

@@ -12,9 +12,8 @@ from scipy.spatial import cKDTree
 from torch import Tensor, nn
 
 from backbones.layers.points import nearest_points
-from cab.metric import mean_scores
 from tasks.pcc.data import generate_shape, read_pcd
-from tasks.pcc.task import chamfer_l1, chamfer_l2, cloud_scores, distances, f_score, mirrored, nearest
+from tasks.pcc.task import chamfer_l1, chamfer_l2, distances, f_score, mirrored, nearest
 from tests.helpers.tasks.layouts import write_pcd, write_pcn
 from tests.helpers.tasks.records import in_order, ready
 
@@ -48,14 +47,6 @@ def test_gradients_are_those_of_the_full_matrix() -> None:
     (full.sqrt() * weights).sum().backward()
     torch.testing.assert_close(got, (a.grad, b.grad))
     assert torch.autograd.grad(chamfer_l1(a, a.detach()).sum(), a)[0].isfinite().all()  # of a point on a point
-
-
-def test_scores_leave_out_zeros_and_are_means() -> None:
-    a, b = clouds(2)
-    padded = torch.cat([a, torch.zeros(3, 30, 3)], dim=1)
-    scores = mean_scores([cloud_scores(padded[i : i + 1], b[i : i + 1]) for i in range(3)])
-    assert scores["cd_l1"] == pytest.approx(1000 * chamfer_l1(a, b).mean().item(), rel=1e-5)
-    assert scores["cd_l2"] == pytest.approx(1000 * chamfer_l2(a, b).mean().item(), rel=1e-5)
 
 
 def test_identical_clouds_are_identical_away_from_the_origin() -> None:

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from cab import Backbone, Pattern, build_backbone
+from cab import Backbone, Pattern
 from cab.registry.registries import TASKS
 from tasks.probe.batches import IGNORE_INDEX, query_logits
 from tasks.probe.task import Probe, horizon
-from tests.helpers.tasks.records import in_order
+from tests.helpers.backbones.records import RECORDS
+from tests.helpers.tasks.records import in_order, ready
 
 SMALL: dict[str, dict[str, Any]] = {
     "mad_noisy": {"noise": 0.4, "vocab_size": 32},
@@ -24,11 +25,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def small(dataset: str) -> Probe:
-    sizes = {"vocab_size": 16, "length": 32, "pairs": 8, "longer_length": 40, "examples": 40, "test_examples": 20}
-    task = Probe(dataset=dataset, **{**sizes, **SMALL.get(dataset, {})})
-    task.check()
-    task.setup(None)
-    return task
+    return ready("probe", dataset=dataset, **{"vocab_size": 16, **SMALL.get(dataset, {})})
 
 
 FOUR = ("recall", "noisy", "copying", "compression")
@@ -36,15 +33,14 @@ FOUR = ("recall", "noisy", "copying", "compression")
 
 def network(task: Probe, pattern: str) -> Backbone:
     torch.manual_seed(0)
-    sizes = {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "positions": "learned"}
-    return build_backbone("mixer", attention="vanilla", pattern=pattern, **sizes, **task.backbone_options("mixer"))
+    return RECORDS["mixer"].build("mixer", pattern, positions="learned", **task.backbone_options("mixer"))
 
 
 def logits(dataset: str, pattern: str, **changes: Tensor) -> Tensor:
     """Of four examples, with the given fields of them in place of their own."""
     task = small(dataset)
     batch = task.splits["train"].__getitems__([0, 1, 2, 3])._replace(**changes)
-    return query_logits(network(task, pattern).eval(), batch)
+    return query_logits(network(task, pattern), batch)
 
 
 @pytest.mark.parametrize("pattern", [str(pattern) for pattern in Pattern])
@@ -76,7 +72,7 @@ def test_an_answer_depends_on_what_the_pattern_shows(dataset: str, pattern: str)
 @pytest.mark.parametrize("dataset", TASKS.get("probe").datasets)
 def test_scores_are_shares_of_answers_and_of_examples(dataset: str) -> None:
     task = small(dataset)
-    net = network(task, "CS").eval()
+    net = network(task, "CS")
     scores, made = task.evaluate(net, in_order), task.splits["test"].batch
     is_asked = made.answers != IGNORE_INDEX
     right = query_logits(net, made).argmax(-1) == made.answers

@@ -36,7 +36,6 @@ def test_tokens_are_cut_and_framed(tmp_path: Path) -> None:
 
 
 def test_rouge_of_nothing() -> None:
-    """tests/upstream has that of summaries."""
     assert rouge([("a b c", "")])["rouge1"] == 0.0
     assert rouge([("empty", "")])["rouge1"] == 100.0  # '<empty>' as published
 
@@ -61,12 +60,6 @@ def test_validation_is_the_likelihood_of_the_tokens(tmp_path: Path) -> None:
                 total -= logits[place, token].item()
                 count += 1
     assert score == pytest.approx(total / count, rel=1e-4)
-
-
-@torch.no_grad()
-def test_every_document_has_a_summary_of_a_search_with_beams(tmp_path: Path) -> None:
-    task = ready("sum", write_pairs(tmp_path), search="beam", num_beams=2)
-    assert len(task.summarize(network("sum", task).eval(), in_order.first(task.splits["test"], 6))) == 6
 
 
 def test_right_words_are_counted_at_their_places() -> None:
