@@ -23,16 +23,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files, where the home cannot be written."""
-    (tmp_path / "home").write_text("a file, which can have no folders")
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    return tmp_path / "temporary"
-
-
 def write(folder: Path) -> None:
     (folder / "data").write_text("whole")
 
@@ -132,9 +122,11 @@ def test_checksums_are_of_the_content_and_distinguish_files_of_one_name(tmp_path
     assert checksums([]) == {}
 
 
-def test_a_home_that_cannot_be_written_is_replaced(
-    root: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_that_cannot_be_written_is_replaced(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").write_text("a file, which can have no folders")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CAB_CACHE", str(tmp_path / "home/cache"))
     with pytest.raises(UserError, match=r"CAB_CACHE=.*home/cache cannot be used: Not a directory"):
         prepared("numbers", {}, write)
@@ -144,7 +136,7 @@ def test_a_home_that_cannot_be_written_is_replaced(
         with pytest.raises(UserError, match=r"CAB_CACHE=.* cannot be used: not writable; set it to a writable folder$"):
             cache_root()
     monkeypatch.delenv("CAB_CACHE")
-    assert prepared("numbers", {}, write).is_relative_to(temporary)
+    assert prepared("numbers", {}, write).is_relative_to(tmp_path / "temporary")
     assert not root.exists()
 
 
@@ -159,10 +151,13 @@ def open_to_all(folder: Path) -> None:
 
 @pytest.mark.parametrize("occupy", [linked, open_to_all])
 def test_a_temporary_folder_of_others_is_no_cache(
-    occupy: Callable[[Path], None], temporary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    occupy: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    (tmp_path / "home").write_text("a file, which can have no folders")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CAB_CACHE", "")
-    occupied = temporary / f"cab-{os.getuid()}"
+    occupied = tmp_path / f"cab-{os.getuid()}"
     occupy(occupied)
     folder = cache_root()
     assert folder not in (occupied, occupied.resolve())
