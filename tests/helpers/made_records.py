@@ -117,9 +117,11 @@ def result(
     return {**dict(zip(FRAME_COLUMNS, row, strict=True)), "value": value, **source, **changes}
 
 
-def mine(value: float, attention: str, metric: str = "mse", **changes: Any) -> dict[str, Any]:
-    """A result of a task that Table 3 does not have."""
-    return result(value, attention, metric, **{"task": "mine", **changes})
+def mine(values: Mapping[str, float | list[float]], metric: str = "mse", **changes: Any) -> list[dict[str, Any]]:
+    """Results of a task that Table 3 does not have: a value of each attention, or one per seed."""
+    seeds = {name: of if isinstance(of, list) else [of] for name, of in values.items()}
+    changes = {"task": "mine", **changes}
+    return [result(v, name, metric, seed, **changes) for name, of in seeds.items() for seed, v in enumerate(of)]
 
 
 def table(*rows: dict[str, Any]) -> pd.DataFrame:

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from cab.metric import Metric
 from cab.records.record import Record
 from cab.results.cells import Anchors, Key, SuiteCell, data_hash, read_anchors, suite_cells
-from tests.helpers.made_records import COST, make_record
+from tests.helpers.made_records import make_record
 
 CELLS = {cell.task: cell for cell in suite_cells() if cell.core and cell.pattern == "CS"}
 ENDS = {"lstf": (0.0064, 0.70), "lm": (1.0, 16.0), "probe": (1.0, 0.03)}
@@ -23,22 +22,19 @@ OFFSETS = {1: 0.0, 2: 0.3, 3: -0.3, 4: 0.1, 5: -0.1}
 
 def suite_record(task: str, attention: str, share: float, seed: int = 1, **changes: Any) -> Record:
     """A run that retains ``share`` percent of softmax's gain, on the metric's own scale."""
-    best, worst = ENDS[task]
-    if CELLS[task].scale == "log":
-        return value_record(CELLS[task], attention, worst * (best / worst) ** (share / 100), seed, **changes)
-    return value_record(CELLS[task], attention, worst + (best - worst) * share / 100, seed, **changes)
+    cell, (best, worst) = CELLS[task], ENDS[task]
+    is_log, part = cell.scale == "log", share / 100
+    value = worst * (best / worst) ** part if is_log else worst + (best - worst) * part
+    return value_record(cell, attention, value, seed, **changes)
 
 
 def value_record(cell: SuiteCell, attention: str, value: float, seed: int = 1, **changes: Any) -> Record:
     """A run with this value of the cell's metric."""
-    higher = cell.metric == "accuracy"
-    metric = Metric(cell.metric, "", higher_is_better=higher).measured(value)
     names: dict[str, Any] = {"task": cell.task, "backbone": cell.backbone, "pattern": cell.pattern}
-    names |= {"dataset": cell.dataset, "config_variant": "", "attention": attention, "seed": seed, "cost": COST}
+    names |= {"dataset": cell.dataset, "config_variant": "", "attention": attention, "seed": seed}
     names |= {"verified": ".py" not in attention, **changes}
-    worst = ENDS[cell.task][1]
-    baselines = {cell.trivial_baseline: {cell.metric: worst}}
-    return make_record([metric], baselines=baselines, **names)
+    baselines = {cell.trivial_baseline: {cell.metric: ENDS[cell.task][1]}}
+    return make_record({cell.metric: value}, baselines=baselines, **names)
 
 
 def with_config(record: Record, **groups: Any) -> Record:

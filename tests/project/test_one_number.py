@@ -104,7 +104,7 @@ def test_means_and_indices_of_all_tables_agree(cab: Command, tmp_path: Path, mon
 
 
 def test_gains_of_the_suite_agree() -> None:
-    """In the stored outputs, which tests/golden compares with those of the commands."""
+    """In the stored outputs of one pattern, which tests/golden compares with those of the commands."""
     with (GOLDEN / "leaderboard_core_suite.csv").open() as file:
         suite = {row["attention"]: row for row in csv.DictReader(file) if row["own"] == "no"}
     compared = 0
@@ -115,4 +115,4 @@ def test_gains_of_the_suite_agree() -> None:
                 if row[quantity] and suite.get(row["attention"], {}).get(column):
                     assert float(row[quantity]) == pytest.approx(float(suite[row["attention"]][column]), abs=2e-6)
                     compared += 1
-    assert compared > 400
+    assert compared > 100

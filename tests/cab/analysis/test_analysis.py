@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from cab.analysis.dilution import effective_weights, mass_of_neighbors
 from cab.analysis.gradients import recorded, relative_deviation, score_gradients
 from cab.analysis.subject import AnalyzedNetwork, subject_of
 from cab.cli.main import main
+from cab.files.text_table import read_csv
 from cab.spec import Spec
 from tests.helpers.command import cab
 
@@ -122,11 +122,6 @@ def test_relative_deviation() -> None:
 # --- the command --------------------------------------------------------------------------------------------
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
 def test_a_layer_without_scores_has_dashes_and_the_loss_no_norm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,7 +137,7 @@ def test_a_layer_without_scores_has_dashes_and_the_loss_no_norm(
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert shown[1:4] == [["layer", *columns], ["first", *"--------"], ["second", *(f"1.00e+0{i}" for i in range(8))]]
     assert shown[-3:] == [["parameters", "SD", "/", "mean"], ["all", "0.500"], ["second", "0.000"]]
-    assert [row["attention"] for row in rows(tmp_path / "norms.csv")] == ["linear", "linear"]
+    assert [row["attention"] for row in read_csv(tmp_path / "norms.csv")] == ["linear", "linear"]
 
 
 @pytest.mark.slow
@@ -151,8 +146,8 @@ def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
     process = cab("paper", "gradients", *overrides, "--steps", "3", "--out", "a", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert "untrained" in process.stdout
-    assert [row["step"] for row in rows(tmp_path / "a/norms.csv")] == ["1", "2", "3"]
-    assert len(rows(tmp_path / "a/gradients.csv")) == 2
+    assert [row["step"] for row in read_csv(tmp_path / "a/norms.csv")] == ["1", "2", "3"]
+    assert len(read_csv(tmp_path / "a/gradients.csv")) == 2
     trained = cab("run", *overrides, "trainer.max_steps=2", "results_dir=r", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     (record,) = (tmp_path / "r").glob("*.json")
@@ -160,7 +155,7 @@ def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
     assert process.returncode == 0, process.stderr
     assert ", trained" in process.stdout
     assert "area" in process.stdout
-    assert len(rows(tmp_path / "b/dilution.csv")) == 200
+    assert len(read_csv(tmp_path / "b/dilution.csv")) == 200
     (record.with_suffix("") / "weights.pt").unlink()
     process = cab("paper", "dilution", str(record), cwd=tmp_path)
     assert process.returncode == 2

@@ -18,11 +18,23 @@ def runs_with(*trainers: dict[str, Any], **config: Any) -> list[Record]:
     return [make_record({"mse": 1.0}, attention="abc", seed=seed, config=of) for seed, of in enumerate(configs, 1)]
 
 
-def test_seeds_with_other_settings_have_another_name() -> None:
-    rates = [{"learning_rate": rate, "max_steps": 9} for rate in (0.1, 0.1, 0.01)]
-    assert names_of_programs(runs_with(*rates)) == ["abc", "abc", "abc [trainer.learning_rate=0.01]"]
-    both = runs_with(*rates[:2], {"learning_rate": 0.01, "max_steps": None})
-    assert names_of_programs(both)[2] == "abc [trainer.learning_rate=0.01, trainer.max_steps=null]"
+RATES = [{"learning_rate": 0.1, "max_steps": 9}] * 2
+BOTH = "abc [trainer.learning_rate=0.01, trainer.max_steps=null]"
+
+
+@pytest.mark.parametrize(
+    ("trainers", "config", "names"),
+    [
+        ([*RATES, {"learning_rate": 0.01, "max_steps": 9}], {}, ["abc", "abc", "abc [trainer.learning_rate=0.01]"]),
+        ([*RATES, {"learning_rate": 0.01, "max_steps": None}], {}, ["abc", "abc", BOTH]),
+        ([{"learning_rate": 0.1}, {"learning_rate": 0.01}], {"tuning": {"seed": 1000, "grid": []}}, ["abc", "abc"]),
+        ([{"micro_batch_size": 1}, {"micro_batch_size": 2}], {}, ["abc", "abc"]),  # of the machine
+    ],
+)
+def test_the_seeds_of_one_mean_share_settings(
+    trainers: list[dict[str, Any]], config: dict[str, Any], names: list[str]
+) -> None:
+    assert names_of_programs(runs_with(*trainers, **config)) == names
 
 
 @pytest.mark.parametrize(
@@ -37,17 +49,6 @@ def test_the_bare_name_is_of_the_settings_that_no_command_changed(option: str, n
     options = [option, *["trainer.max_steps=4"] * 2]
     records = [dataclasses.replace(run, command=f"cab run {of}") for run, of in zip(runs, options, strict=True)]
     assert names_of_programs(records) == names
-
-
-@pytest.mark.parametrize(
-    ("trainers", "config"),
-    [
-        ([{"learning_rate": 0.1}, {"learning_rate": 0.01}], {"tuning": {"seed": 1000, "grid": []}}),
-        ([{"micro_batch_size": 1}, {"micro_batch_size": 2}], {}),  # of the machine
-    ],
-)
-def test_the_seeds_of_one_mean_share_settings(trainers: list[dict[str, Any]], config: dict[str, Any]) -> None:
-    assert names_of_programs(runs_with(*trainers, **config)) == ["abc", "abc"]
 
 
 @pytest.mark.parametrize(("changed", "other"), [({}, "abc"), ({"trainer.newer": 1}, "abc [trainer.newer=1]")])
@@ -69,10 +70,7 @@ def test_settings_of_other_places_are_not_compared() -> None:
 def test_reference_results_keep_their_names(caplog: pytest.LogCaptureFixture) -> None:
     """Their sets differ in settings, which concerns no user."""
     records = [dataclasses.replace(record, is_bundled=True) for record in runs_with({"max_steps": 1}, {"max_steps": 2})]
-    assert names_of_programs([records[0], *runs_with({"max_steps": 1})]) == ["abc", f"abc [{own_code()}]"]
+    [own] = runs_with({"max_steps": 1})
+    assert names_of_programs([records[0], own]) == ["abc", f"abc [{own.attention_code[:8]}]"]
     assert names_of_programs(records) == ["abc", "abc [trainer.max_steps=2]"]
     assert not caplog.text
-
-
-def own_code() -> str:
-    return make_record({"mse": 1.0}, attention="abc").attention_code[:8]

@@ -25,14 +25,8 @@ LEAKING = """
 
 
     class Leaking(Attention):
-        "The mean of all tokens, later ones too, added to each."
-
-        def __init__(self, *, share: float = 1.0, **harness):
-            super().__init__(**harness)
-            self.share = share
-
         def attend(self, query, key, value, padding):
-            return value + self.share * value.mean(2, keepdim=True)
+            return value + value.mean(2, keepdim=True)
 """
 REWRITING = """
     from cab import Attention
@@ -57,14 +51,6 @@ def _registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "leaking.py"
-    path.write_text(textwrap.dedent(LEAKING))
-    monkeypatch.chdir(tmp_path)
-    return path
-
-
 def remember(cls: type, pattern: str) -> None:
     """As if the class had passed."""
     remembered().parent.mkdir(exist_ok=True)
@@ -77,8 +63,11 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return status, captured.out, captured.err
 
 
-@pytest.mark.usefixtures("file")
-def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("leaking.py").write_text(textwrap.dedent(LEAKING))
     remember(ATTENTIONS.get("linear").cls, "CS")
     status, out, err = run(capsys, "-m", "attention=leaking.py:Leaking")
     assert status == 0

@@ -9,8 +9,8 @@ import pytest
 from cab.config.compose import compose
 from cab.records.record import Record
 from cab.results.changed_settings import with_changed
+from cab.results.verdict import frame_of
 from cab.runner.cell import Cell
-from tests.cab.results.conftest import frame_of
 from tests.helpers.command import Command
 from tests.helpers.made_records import make_record, result, table
 
@@ -18,24 +18,23 @@ from tests.helpers.made_records import make_record, result, table
 @pytest.mark.parametrize(
     ("overrides", "changed"),
     [
-        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc"], []),
-        (["task=lm", "dataset=wikitext103", "pattern=CS", "attention=transnormer_t1"], []),
-        (["task=lstf", "dataset=etth1", "pattern=NS", "attention=abc", "task.features=S"], []),
+        ("task=lm dataset=pg19 pattern=CS", []),
+        ("task=lm dataset=wikitext103 pattern=CS attention=transnormer_t1", []),
+        ("task=lstf dataset=etth1 pattern=NS task.features=S", []),
         (
-            ["task=mlm", "dataset=pg19", "pattern=NS", "attention=abc", "task.tokenizer=null", "backbone.num_layers=2"],
+            "task=mlm dataset=pg19 pattern=NS task.tokenizer=null backbone.num_layers=2",
             ["backbone.num_layers=2", "task.tokenizer=null"],
         ),
-        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "other_attention=abc"], ["other_attention=abc"]),
-        (["task=lm", "dataset=pg19", "pattern=CS", "attention=abc", "task.limit=5"], ["task.limit=5"]),
+        ("task=lm dataset=pg19 pattern=CS other_attention=abc", ["other_attention=abc"]),
+        ("task=lm dataset=pg19 pattern=CS task.limit=5", ["task.limit=5"]),
     ],
 )
-def test_settings_are_compared_with_the_published_ones(overrides: list[str], changed: list[str]) -> None:
-    frame = with_changed(frame_of([paper_record(*overrides)]))
-    assert frame["changed"].tolist() == [tuple(changed)]
+def test_settings_are_compared_with_the_published_ones(overrides: str, changed: list[str]) -> None:
+    assert with_changed(frame_of([paper_record(overrides)]))["changed"].tolist() == [tuple(changed)]
 
 
-def paper_record(*overrides: str) -> Record:
-    config = compose([*overrides, "preset=paper"])
+def paper_record(overrides: str) -> Record:
+    config = compose(["attention=abc", *overrides.split(), "preset=paper"])
     return make_record({"ppl": 1.0}, config=config, **Cell.from_config(config).key)
 
 
@@ -45,8 +44,8 @@ def test_results_of_other_presets_and_printed_values_have_none() -> None:
 
 
 def test_runs_with_other_settings_are_named_and_marked(tmp_path: Path, cab: Command) -> None:
-    for options in (["attention=abc"], ["attention=local", "task.tokenizer=null"]):
-        paper_record("task=lm", "dataset=pg19", "pattern=CS", *options).write(tmp_path)
+    for options in ("", " attention=local task.tokenizer=null"):
+        paper_record(f"task=lm dataset=pg19 pattern=CS{options}").write(tmp_path)
     shown = cab("score", tmp_path, "--normalization", "official")
     assert "local ‡ " in shown.out
     assert "CS lm pg19 gpt2: local ‡ not comparable with the paper (task.tokenizer=null)" in shown.err

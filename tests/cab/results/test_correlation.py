@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,6 @@ from cab.records.files import PAPER_DIR
 from cab.results.correlation import benchmark_correlation, pattern_correlation, task_correlation
 from cab.results.index import benefit_of_attention, index_table
 from cab.results.load import load_results
-from tests.helpers.made_records import result, table
 
 NAMES = ["vanilla", "abc", "local", "linear", "performer", "s4d", "longshort", "cosformer"]
 
@@ -23,11 +21,6 @@ def scores(indices: dict[tuple[str, str], dict[str, float]]) -> pd.DataFrame:
     rows = [(*place, name, index) for place, values in indices.items() for name, index in values.items()]
     table = pd.DataFrame(rows, columns=["pattern", "task", "attention", "index"])
     return table.assign(low=math.nan, high=math.nan, seeds=1)
-
-
-@pytest.fixture(scope="module")
-def published() -> pd.DataFrame:
-    return index_table(load_results(PAPER_DIR))
 
 
 @pytest.mark.parametrize("size", [4, 5, 6])
@@ -86,9 +79,9 @@ def test_a_pair_of_tasks_has_the_same_name_in_all_results() -> None:
         assert pairs[["a", "b"]].to_numpy().tolist() == [["pcc", "lstf"], ["pcc", "mine"], ["lstf", "mine"]]
 
 
-def test_patterns_correlate_with_long_range_arena(published: pd.DataFrame) -> None:
+def test_patterns_correlate_with_long_range_arena() -> None:
     """Figure 3a's fifth column, over the attentions that both have (Flash and S4D are not among LRA's)."""
-    pairs = benchmark_correlation(published)
+    pairs = benchmark_correlation(index_table(load_results(PAPER_DIR)))
     assert pairs[["kind", "a", "b"]].to_numpy().tolist() == [
         ["benchmark", pattern, "LRA"] for pattern in ("NS", "CS", "NC", "CC")
     ]
@@ -105,12 +98,3 @@ def test_benefit_picks_the_best_efficient_attention() -> None:
     assert benefit.iloc[0].tolist() == ["NS", "a", "local", 0.7, 0.4, -2.0]
     assert (benefit["best"][1], benefit["vanilla"][1]) == ("", 0.1)
     assert benefit.loc[1, ["efficient", "without"]].isna().all()
-    place: dict[str, Any] = {"task": "pcc", "dataset": "pcn", "config_variant": "", "backbone": "pointr"}
-    numbers = {"vanilla": 2.0, "abc": 1.0, "local": 3.0, "none": 9.0}
-    rows = [
-        result(-value if metric == "f_score" else value, name, metric, **place)
-        for metric in ("cd_l1", "cd_l2", "f_score")
-        for name, value in numbers.items()
-    ]
-    row = benefit_of_attention(index_table(table(*rows), normalization="results")).iloc[0]
-    assert row[["best", "efficient", "vanilla", "without"]].tolist() == pytest.approx(["abc", 1, 0, -7])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from pathlib import Path
 
@@ -40,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("registers")
 CLASS = """
 from cab import Attention, register_attention
 
-@register_attention("{name}", patterns="CS NC", complexity="n", paper="")
+@register_attention("mean_of_values", patterns="CS NC", complexity="n", paper="")
 class Mean(Attention):
     def attend(self, query, key, value, padding):
         return value.mean(2, keepdim=True) + 0 * query
@@ -66,17 +65,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(machine.COPIED_BYTES, "cpu", 2**12)
 
 
-@pytest.fixture
-def mean_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
-    """A run of the class."""
-    monkeypatch.chdir(tmp_path)
-    Path("own.py").write_text(CLASS.format(name=f"mean_{tmp_path.name}"))
-    code = code_of(ATTENTIONS.get("own.py:Mean").cls)
-    record = suite_record("probe", "Mean", 80, attention_code=code, command="")
-    config = {**record.config, "results_dir": "runs", "attention": {"name": "own.py:Mean"}}
-    return dataclasses.replace(record, config=config)
-
-
 def about(record: Record) -> tuple[str, str, str]:
     """What the cost of a run depends on."""
     return record.cell["attention"], record.cell["pattern"], record.attention_code
@@ -87,7 +75,12 @@ def texts_of(record: Record, folders: list[Path]) -> list[str]:
 
 
 @pytest.mark.usefixtures("short")
-def test_the_cost_of_a_class_in_a_file(mean_record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_a_class_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(CLASS)
+    code = code_of(ATTENTIONS.get("own.py:Mean").cls)
+    mean_record = suite_record("probe", "Mean", 80, attention_code=code, command="")
+    mean_record = with_config(mean_record, results_dir="runs", attention={"name": "own.py:Mean"})
     monkeypatch.setattr(costs, "_committed_codes", lambda: {("abc", installed_code("abc"))})
     assert "not measured against softmax" in texts_of(mean_record, FOLDERS)[-1]
     measure_state_of(mean_record)
@@ -133,7 +126,8 @@ def test_an_edited_copy_has_no_cost_and_state_of_the_original(
     assert "decode state" not in " ".join(texts)
     path = cost_path(tmp_path / "edited", *about(own[0]))
     path.parent.mkdir()
-    write_table(path, [row | {"attention": "linear"} for row in (FORWARD, SUITE_STATE, DECODE)] + [VANILLA])
+    measured = [row | {"attention": "linear"} for row in (FORWARD, SUITE_STATE, DECODE)]
+    pd.DataFrame([*measured, VANILLA]).to_csv(path, index=False)
     edited = own_row(made_suite, tmp_path / "edited")
     assert edited[fields].tolist() == [256, True, 0.25, 2.0, "n log n"]
     texts = " ".join(texts_of(own[0], [tmp_path / "edited"]))
@@ -147,13 +141,6 @@ def own_row(*folders: Path) -> pd.Series:
     assert suite is not None
     [(_, row)] = suite.board[suite.board["own"]].iterrows()
     return row
-
-
-def write_table(path: Path, rows: list[dict[str, str]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def test_rows_at_the_sizes_of_the_board() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,14 +20,14 @@ LENGTHS = (200, 500, 900, 2000, 3500, 8000)
 Curve = Callable[[float], float]
 
 
-def costs(time: dict[str, Curve], complexity: dict[str, str] | None = None, noise: float = 0.0) -> pd.DataFrame:
-    random = np.random.default_rng(3)
-    rows = [
-        (name, "CS", "decode", n, curve(n) * (1 + noise * random.normal()), 7.0 * n, (complexity or {}).get(name, "n"))
-        for name, curve in time.items()
-        for n in LENGTHS
-    ]
+def costs(time: dict[str, Curve], complexity: str = "n", lengths: Sequence[int] = LENGTHS) -> pd.DataFrame:
+    rows = [(name, "CS", "decode", n, curve(n), 7.0 * n, complexity) for name, curve in time.items() for n in lengths]
     return pd.DataFrame(rows, columns=["attention", "pattern", "phase", "length", "seconds", "bytes", "complexity"])
+
+
+def noisy(table: pd.DataFrame, deviation: float, seed: int = 3) -> pd.DataFrame:
+    factors = 1 + deviation * np.random.default_rng(seed).normal(size=len(table))
+    return table.assign(seconds=table["seconds"] * factors)
 
 
 def time_of(found: pd.DataFrame, attention: str = "abc") -> pd.Series:
@@ -39,20 +40,45 @@ def quadratic(n: float) -> float:
     return 2e-6 * n * n + 1e-3 * n + 3.0
 
 
+def line(n: float) -> float:
+    return 6e-3 * n + 13
+
+
+def n_log_n(n: float) -> float:
+    return 1e-3 * n * math.log2(n) + 2.0
+
+
 TRUTH = 1250 + math.sqrt(1250**2 + 5e6)
 """Where 2e-6 n^2 + 1e-3 n + 3 = 6e-3 n + 13."""
+OTHER_TRUTH = optimize.brentq(lambda n: quadratic(n) - n_log_n(n), 1000, 10_000)
 
 
-def crossing(noise: float = 0.0) -> pd.DataFrame:
+def crossing() -> pd.DataFrame:
     """Costs of curves that cross at ``TRUTH``."""
-    return costs({"vanilla": quadratic, "abc": lambda n: 6e-3 * n + 13}, noise=noise)
+    return costs({"vanilla": quadratic, "abc": line})
 
 
-@pytest.mark.parametrize("protocol", ["default", "paper"])
-def test_a_crossing_that_is_known(protocol: str) -> None:
-    found = efficiency_length(crossing(), protocol=protocol)
-    assert time_of(found)["length"] == pytest.approx(TRUTH, rel=1e-3 if protocol == "paper" else 1e-6)
-    assert time_of(found)["r2"] == pytest.approx(1, abs=0.001)
+@pytest.mark.parametrize(
+    ("curves", "options", "protocol", "length", "note"),
+    [
+        ((quadratic, line), {}, "default", TRUTH, ""),
+        ((quadratic, line), {}, "paper", round(TRUTH), ""),
+        ((quadratic, n_log_n), {"complexity": "n log n"}, "default", OTHER_TRUTH, ""),
+        ((quadratic, lambda n: 1e-3 * n), {}, "paper", ALWAYS, "the fitted curves do not intersect"),
+        ((lambda n: 50 - 1e-7 * n * n, lambda n: n), {}, "paper", math.nan, "is concave"),
+        ((quadratic, line), {"lengths": LENGTHS[:2]}, "default", math.nan, "undetermined: 2 measured"),
+        ((quadratic, line), {"lengths": LENGTHS[:3]}, "default", math.nan, "undetermined: 3 measured"),
+        ((quadratic, line), {"lengths": LENGTHS[:2]}, "paper", math.nan, "insufficient lengths"),
+    ],
+)
+def test_a_length_that_is_known_or_that_the_costs_do_not_determine(
+    curves: tuple[Curve, Curve], options: dict[str, Any], protocol: str, length: float, note: str
+) -> None:
+    found = efficiency_length(costs(dict(zip(("vanilla", "abc"), curves, strict=True)), **options), protocol=protocol)
+    row = time_of(found)
+    assert row["length"] == pytest.approx(length, rel=1e-6, nan_ok=True)
+    assert note in row["note"]
+    assert length != TRUTH or row["r2"] == pytest.approx(1, abs=0.001)
     assert found["pattern"].unique().tolist() == ["CS"]
 
 
@@ -66,17 +92,6 @@ def test_the_paper_leaves_the_shortest_length_out_of_the_time_of_the_other_atten
     assert time_of(efficiency_length(table, protocol="paper"))["length"] != time_of(spoilt)["length"]
 
 
-def test_n_log_n_is_fitted_as_what_it_is() -> None:
-    def curve(n: float) -> float:
-        return 1e-3 * n * math.log2(n) + 2.0
-
-    table = costs({"vanilla": quadratic, "s4d": curve}, {"s4d": "n log n"})
-    expected = optimize.brentq(lambda n: quadratic(n) - curve(n), 1000, 10_000)
-    assert time_of(efficiency_length(table), "s4d")["length"] == pytest.approx(expected, rel=1e-6)
-    line = efficiency_length(table.assign(complexity="n"))
-    assert abs(time_of(line, "s4d")["length"] / expected - 1) > 0.01
-
-
 def test_never_and_always() -> None:
     curves: dict[str, Curve] = {
         "vanilla": quadratic,
@@ -84,11 +99,9 @@ def test_never_and_always() -> None:
         "eager": lambda n: 3 * quadratic(n),
         "flash": lambda n: 1e-6 * n * n + 5.0,
     }
-    found = efficiency_length(costs(curves, {"eager": "n^2", "flash": "n^2"}, noise=0.001))
-    assert time_of(found)["length"] == ALWAYS
-    assert time_of(found)["high"] == ALWAYS
-    assert time_of(found, "eager")["length"] == NEVER
-    assert time_of(found, "eager")["low"] == NEVER
+    found = efficiency_length(noisy(costs(curves, "n^2"), 0.001))
+    assert time_of(found)[["length", "high"]].tolist() == [ALWAYS, ALWAYS]
+    assert time_of(found, "eager")[["length", "low"]].tolist() == [NEVER, NEVER]
     assert 900 < time_of(found, "flash")["length"] < 1100  # 1e-6 n^2 + 1e-3 n = 2
 
 
@@ -102,26 +115,15 @@ def test_a_cost_of_zero_is_fitted_as_the_smallest_other() -> None:
 
 @pytest.mark.parametrize("scale", [2.0**-100, 2.0**100])
 def test_the_scale_of_costs_does_not_matter(scale: float) -> None:
-    table = crossing(noise=0.01)
+    table = noisy(crossing(), 0.01)
     scaled = efficiency_length(table.assign(seconds=table["seconds"] * scale))
     pd.testing.assert_frame_equal(scaled, efficiency_length(table), rtol=1e-6)
-
-
-def test_the_paper_has_no_answer_for_a_baseline_that_bends_down_and_always_for_curves_that_do_not_meet() -> None:
-    found = efficiency_length(costs({"vanilla": lambda n: 50 - 1e-7 * n * n, "abc": lambda n: n}), protocol="paper")
-    assert math.isnan(time_of(found)["length"])
-    assert "is concave" in time_of(found)["note"]
-    apart = efficiency_length(costs({"vanilla": quadratic, "abc": lambda n: 1e-3 * n}), protocol="paper")
-    assert time_of(apart)["length"] == ALWAYS
 
 
 def test_intervals_cover_the_crossing() -> None:
     inside = []
     for repeat in range(8):
-        random = np.random.default_rng(repeat)
-        table = crossing().assign(bytes=math.nan)
-        table["seconds"] *= 1 + 0.03 * random.normal(size=len(table))
-        row = time_of(efficiency_length(table))
+        row = time_of(efficiency_length(noisy(crossing(), 0.03, seed=repeat).assign(bytes=math.nan)))
         assert row["low"] <= row["length"] <= row["high"]
         inside.append(row["low"] <= TRUTH <= row["high"])
     assert sum(inside) >= 6
@@ -137,15 +139,6 @@ def test_eager_as_baseline_and_out_of_memory() -> None:
     row = time_of(efficiency_length(table))
     assert math.isnan(row["length"])
     assert row["note"] == "no time measured for abc"
-
-
-def test_too_few_lengths() -> None:
-    table = crossing()
-    for protocol in ("default", "paper"):
-        row = time_of(efficiency_length(table[table["length"] < 600], protocol=protocol))
-        assert math.isnan(row["length"])
-        assert row["note"].startswith("undetermined: 2 measured" if protocol == "default" else "insufficient lengths")
-    assert math.isnan(time_of(efficiency_length(table[table["length"] < 1200]))["length"])
 
 
 def test_an_interval_from_always_to_never_has_no_length() -> None:

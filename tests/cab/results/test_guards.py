@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,36 +24,36 @@ from tests.helpers.made_records import index_of, make_record, mine, number, resu
 
 
 def two(**changes: Any) -> list[dict[str, Any]]:
-    return [mine(1.0, "abc", **changes), mine(2.0, "local", **changes)]
+    return mine({"abc": 1.0, "local": 2.0}, **changes)
 
 
-def scored(*rows: dict[str, Any], normalization: str = "results") -> Scores:
+def scored(rows: list[dict[str, Any]], normalization: str = "results") -> Scores:
     return score(comparable(table(*rows)), normalization=normalization)
 
 
-OTHER_FILE = {**mine(1.5, "abc"), "hash": "other", "file": "folder/other.json"}
-PRINTED_ROWS = [{**row, "hash": "", "file": "numbers.csv"} for row in two()]
+OTHER_FILE = mine({"abc": 1.5}, hash="other", file="folder/other.json")
+PRINTED_ROWS = two(hash="", file="numbers.csv")
 
 
 @pytest.mark.parametrize(
     ("rows", "normalization", "message"),
     [
         ([], "results", f"no results to score.*{EXAMPLE_COMMAND}"),
-        ([*two(), *two(preset="paper")], "results", r"presets mini, paper .* --preset mini"),
+        (two() + two(preset="paper"), "results", r"presets mini, paper .* --preset mini"),
         (
-            [*two(), *two(task_version=2, dataset="etth2")],
+            two() + two(task_version=2, dataset="etth2"),
             "results",
             r"task 'mine' .* different versions.* 1 \(.*\.json\), 2 \(.*\.json\).* --latest-version",
         ),
         (
-            [*two(), OTHER_FILE],
+            two() + OTHER_FILE,
             "results",
             r"two results for one cell \(.*attention=abc.*abc-mini-0\.json and folder/other\.json",
         ),
-        ([*PRINTED_ROWS, PRINTED_ROWS[0]], "results", r"two results for one cell .*: numbers\.csv\. Remove one"),
-        ([mine(2.0, "none")], "results", "only 'none' has results"),
+        (PRINTED_ROWS + PRINTED_ROWS[:1], "results", r"two results for one cell .*: numbers\.csv\. Remove one"),
+        (mine({"none": 2.0}), "results", "only 'none' has results"),
         (
-            [mine(1.0, "abc"), mine(2.0, "local", higher_is_better=True)],
+            mine({"abc": 1.0}) + mine({"local": 2.0}, higher_is_better=True),
             "results",
             "'mine mse' is higher-is-better in some",
         ),
@@ -61,37 +62,39 @@ PRINTED_ROWS = [{**row, "hash": "", "file": "numbers.csv"} for row in two()]
 )
 def test_results_are_refused(rows: list[dict[str, Any]], normalization: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        scored(*rows, normalization=normalization)
+        scored(rows, normalization)
 
 
 @pytest.mark.parametrize("changes", [{}, {"task": "lstf", "pattern": "NS"}])
 def test_tasks_without_constants_have_no_index(changes: Mapping[str, Any]) -> None:
-    made = scored(*two(**changes), normalization="official")
+    made = scored(two(**changes), "official")
     assert set(made.table["missing"]) == {NO_CONSTANTS, "no task has an index"}
-    assert scored(*two(**changes)).table["index"].notna().all()
+    assert scored(two(**changes)).table["index"].notna().all()
 
 
 def test_a_rehearsal_has_an_index_with_a_stamp(tmp_path: Path, cab: Command) -> None:
     """It is that of its own results, also if the constants of the paper are requested."""
-    for name, mse in (("vanilla", 1.0), ("abc", 2.0), ("local", 4.0), ("lara", 3.0)):
-        for part in ("M", "S"):
-            names = {"dataset": "synthetic", "config_variant": part, "preset": "smoke"}
-            make_record({"mse": mse, "mae": 1.0 - mse}, attention=name, **names).write(tmp_path)
+    for name, part in itertools.product(("vanilla", "abc"), "MS"):
+        names = {"dataset": "synthetic", "config_variant": part, "preset": "smoke", "attention": name}
+        make_record({"mse": number(name), "mae": number(part, name)}, **names).write(tmp_path)
     output = cab("score", tmp_path, "--score", "index", "--normalization", "official", "--csv")
     assert {(row["source"], row["normalization"]) for row in output.rows} == {("own", "results")}
     assert "say nothing about attentions" in output.err
 
 
-def test_results_on_other_data_are_excluded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_results_on_other_data_are_excluded(caplog: pytest.LogCaptureFixture) -> None:
     """Another place may have other data."""
-    for name, data in (("vanilla", "feed"), ("abc", "feed"), ("lara", "feed"), ("local", "beef"), ("s4d", "beef")):
-        make_record({"mse": number(name)}, attention=name, data={"fingerprint": data}).write(tmp_path)
-        make_record({"mse": 1.0}, attention=name, dataset="etth2", data={"fingerprint": "deed"}).write(tmp_path)
-    kept = comparable(load_results(tmp_path)).groupby("dataset")["attention"].unique().map(sorted)
+    places = {"etth1": ("feed", "feed", "feed", "beef", "beef"), "etth2": ["deed"] * 5}
+    rows = [
+        result(1.0, name, dataset=dataset, data_id=data)
+        for dataset, of in places.items()
+        for name, data in zip(("vanilla", "abc", "lara", "local", "s4d"), of, strict=True)
+    ]
+    kept = comparable(table(*rows)).groupby("dataset")["attention"].unique().map(sorted)
     assert kept["etth1"] == ["abc", "lara", "vanilla"]
     assert len(kept["etth2"]) == 5
     [warning] = [text for text in caplog.messages if "on different data" in text]
-    assert warning.startswith("mini lstf etth1 multivariate informer NC: ")
+    assert warning.startswith("mini lstf etth1 M informer NC: ")
     assert warning.endswith("the results on the data of the latter are excluded: 2")
 
 
@@ -111,7 +114,7 @@ def test_the_data_of_the_anchors_take_precedence(caplog: pytest.LogCaptureFixtur
 def test_versions_are_selected_and_may_differ_between_tasks() -> None:
     mixed = table(*two(), *two(task_version=2, dataset="etth2"))
     assert set(comparable(select(mixed, latest=True))["dataset"]) == {"etth2"}
-    assert math.isfinite(index_of(scored(*two(), *two(task_version=3, task="yours")).table, "abc"))
+    assert math.isfinite(index_of(scored(two() + two(task_version=3, task="yours")).table, "abc"))
 
 
 def test_different_results_of_one_cell_and_seed_are_refused_with_their_settings() -> None:
@@ -141,15 +144,15 @@ def test_fewer_seeds_than_published_and_other_data_are_named(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("rows", "without"),
     [
-        ([*two(), mine(math.nan, "s4d")], ["s4d"]),
-        ([*two(), mine(math.inf, "s4d")], ["s4d"]),
-        ([mine(1.0, "abc"), mine(2.0, "none")], ["abc", "none"]),
-        ([mine(0.1 + 0.2, "abc"), mine(0.3, "local")], ["abc", "local"]),  # equal but for rounding
-        ([*two(), mine(2.0, "none"), mine(2.0, "none", "mae")], []),  # a metric of none alone is not scored
+        (two() + mine({"s4d": math.nan}), ["s4d"]),
+        (two() + mine({"s4d": math.inf}), ["s4d"]),
+        (mine({"abc": 1.0, "none": 2.0}), ["abc", "none"]),
+        (mine({"abc": 0.1 + 0.2, "local": 0.3}), ["abc", "local"]),  # equal but for rounding
+        (two() + mine({"none": 2.0}) + mine({"none": 2.0}, "mae"), []),  # a metric of none alone is not scored
     ],
 )
 def test_values_that_cannot_be_normalized_leave_no_index(rows: list[dict[str, Any]], without: list[str]) -> None:
-    made = scored(*rows).table
+    made = scored(rows).table
     of_task = made[made["task"] == "mine"]
     assert of_task.loc[of_task["index"].isna(), "attention"].tolist() == without
     assert "abc" in without or index_of(made, "abc") == pytest.approx(math.sqrt(0.5))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,42 +50,43 @@ def write_failed(folder: Path, cost: RunCost, **changes: Any) -> None:
     Record.failed(about, status=Status.OOM, error=MemoryError(), step=None, cost=cost, metrics=metrics).write(folder)
 
 
-def test_a_failed_run_has_no_training_time(tmp_path: Path, add: Callable[..., Path]) -> None:
+def test_a_failed_run_has_no_training_time(tmp_path: Path) -> None:
     for seed in (0, 1):
         for name in ("vanilla", "abc"):
-            add({"mse": number(name, seed)}, attention=name, seed=seed)
-    write_failed(tmp_path / "results", RunCost(train_seconds=1.0, wall_seconds=1.0), seed=1)
-    table = leaderboard(tmp_path / "results").set_index("attention")
+            make_record({"mse": number(name, seed)}, attention=name, seed=seed).write(tmp_path)
+    write_failed(tmp_path, RunCost(train_seconds=1.0, wall_seconds=1.0), seed=1)
+    table = leaderboard(tmp_path).set_index("attention")
     place = "lstf/etth1/multivariate/informer"
     assert table[f"{place}.train_seconds"].to_dict() == {"vanilla": 75.5, "abc": 75.5}
     assert table.loc["abc", [f"{place}.mse.seeds", "seeds"]].tolist() == [1, 1]
     assert f"{place}: 1 of 2 without a score (oom)" in table.loc["abc", "missing"]
 
 
-def test_a_copy_of_a_record_is_no_second_seed(tmp_path: Path, add: Callable[..., Path]) -> None:
+def test_a_copy_of_a_record_is_no_second_seed(tmp_path: Path) -> None:
     for name in ("vanilla", "abc"):
-        path = add({"mse": number(name)}, attention=name)
+        path = make_record({"mse": number(name)}, attention=name).write(tmp_path)
         path.with_name(f"copy-{name}.json").write_bytes(path.read_bytes())
-    [board] = index_boards(load_results(tmp_path / "results"), "results")
+    [board] = index_boards(load_results(tmp_path), "results")
     assert board.measured["sd"].isna().all()
-    assert len(records_csv(load_results(tmp_path / "results"))) == 4
+    assert len(records_csv(load_results(tmp_path))) == 4
 
 
-def test_trivial_answers_are_those_of_a_run_with_a_score(tmp_path: Path, add: Callable[..., Path]) -> None:
-    write_failed(tmp_path / "results", RunCost())
-    add({"mse": 1.0}, baselines={"repeat": {"mse": 2.5}})
-    results = load_results(tmp_path / "results").assign(place=MINE)
+def test_trivial_answers_are_those_of_a_run_with_a_score(tmp_path: Path) -> None:
+    write_failed(tmp_path, RunCost())
+    make_record({"mse": 1.0}, baselines={"repeat": {"mse": 2.5}}).write(tmp_path)
+    results = load_results(tmp_path).assign(place=MINE)
     assert trivial_baselines(results) == {(MINE, "mse", "repeat"): 2.5}
 
 
-def test_the_table_of_a_pattern(tmp_path: Path, add: Callable[..., Path]) -> None:
+def test_the_table_of_a_pattern(tmp_path: Path) -> None:
     """Best index first; the best value is marked, but not that of a baseline; yours has one attention, so no index."""
     made: dict[str, Any] = {"preset": "mini", "dataset": "etth1", "config_variant": "", "pattern": "NS", "task": "mine"}
     baselines = {"repeat": {"mse": 0.05, "mae": 0.05}}
     for attention, mse in (("abc", 0.3), ("vanilla", 0.1), ("linear", 0.2), ("gla", 0.9), ("s4d", 0.5)):
-        add({"mse": mse, "mae": mse}, attention=attention, baselines=baselines, **made)
-    add({"f_score": 0.4}, attention="local", **made | {"task": "yours", "backbone": "pointr"})
-    [board] = index_boards(load_results(tmp_path / "results"), "results")
+        make_record({"mse": mse, "mae": mse}, attention=attention, baselines=baselines, **made).write(tmp_path)
+    yours = {"task": "yours", "backbone": "pointr"}
+    make_record({"f_score": 0.4}, attention="local", **made | yours).write(tmp_path)
+    [board] = index_boards(load_results(tmp_path), "results")
     table = pattern_table([board], "NS")
     labels = [row.label for row in table.rows]
     assert labels == ["vanilla", "linear", "abc", "s4d", "gla", "local", "repeat (trivial baseline)"]

@@ -28,7 +28,7 @@ from cab.results.retained import (
     unscored,
 )
 from cab.results.statistics import Verdict
-from tests.cab.results.conftest import frame_of
+from cab.results.verdict import frame_of
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, value_record, with_config
 from tools.validity import simulate_statistics as simulation
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,15 +19,10 @@ from cab.results.statistics import (
     upper_bounds,
     weighted_sum,
 )
-from cab.results.summarize import metrics_table
 from tests.helpers.made_records import index_of, mine, table
 
 
-def runs(values: dict[str, list[float]], **changes: Any) -> list[dict[str, Any]]:
-    return [mine(v, name, seed=seed, **changes) for name, seeds in values.items() for seed, v in enumerate(seeds)]
-
-
-def scored(*rows: dict[str, Any]) -> Scores:
+def scored(rows: list[dict[str, object]]) -> Scores:
     return score(comparable(table(*rows)), normalization="results")
 
 
@@ -38,12 +32,6 @@ def test_an_estimate_is_students() -> None:
     estimate = Estimate.of(values)
     np.testing.assert_allclose(estimate.interval(), found.confidence_interval(0.95))
     assert estimate.p_value == pytest.approx(found.pvalue)
-
-
-def test_the_mean_over_seeds_is_no_median() -> None:
-    [row] = metrics_table(comparable(table(*runs({"abc": [1.0, 1.5, 4.0]})))).itertuples()
-    assert (row.mean, row.seeds) == (pytest.approx(6.5 / 3), 3)
-    assert row.sd == pytest.approx(np.std([1.0, 1.5, 4.0], ddof=1))
 
 
 def test_a_difference_is_welchs() -> None:
@@ -73,19 +61,18 @@ def test_holm_multiplies_the_smallest_by_their_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "deviation", "verdict"),
-    [(5.0, 0.1, Verdict.BETTER), (-5.0, 0.1, Verdict.WORSE), (0.0, 3.0, Verdict.UNDECIDED)],
+    ("value", "deviation", "size", "verdict"),
+    [
+        (5.0, 0.1, 1, Verdict.BETTER),
+        (-5.0, 0.1, 1, Verdict.WORSE),
+        (0.0, 3.0, 1, Verdict.UNDECIDED),
+        (5.0, 1.5, 1, Verdict.BETTER),
+        (5.0, 1.5, 5, Verdict.UNDECIDED),  # a larger family is more cautious
+    ],
 )
-def test_a_verdict_on_a_pair_requires_significance(value: float, deviation: float, verdict: Verdict) -> None:
-    assert judge_pairs({"pair": Estimate(value, deviation**2, 4)}) == {"pair": verdict}
-
-
-def test_a_larger_family_is_more_cautious() -> None:
-    gap = Estimate(5.0, 1.5**2, 4)
-    assert gap.p_value < 0.05
-    alone, many = {1: gap}, dict.fromkeys(range(5), gap)
-    assert judge_pairs(alone)[1] is Verdict.BETTER
-    assert set(judge_pairs(many).values()) == {Verdict.UNDECIDED}
+def test_a_verdict_on_a_pair_requires_significance(value: float, deviation: float, size: int, verdict: Verdict) -> None:
+    family = dict.fromkeys(range(size), Estimate(value, deviation**2, 4))
+    assert judge_pairs(family) == dict.fromkeys(family, verdict)
 
 
 def test_bounds_below_the_limit_are_rejections_of_holm() -> None:
@@ -101,16 +88,10 @@ def test_bounds_below_the_limit_are_rejections_of_holm() -> None:
         assert all(bounds[n] >= least[n] - 1e-9 for n in family), "not adjusted"
 
 
-def test_a_bound_without_variance_is_the_value() -> None:
-    assert upper_bounds({"a": Estimate(97.0, 0.0, math.inf), "b": Estimate(100.0, 0.0, math.inf)}, 98) == {
-        "a": 97.0, "b": 100.0
-    }  # fmt: skip
-
-
 def test_the_interval_of_an_index_ignores_the_seeds_of_others() -> None:
     own = {"abc": [1.0, 1.2, 1.4], "s4d": [3.0, 3.1, 3.2]}
     calm, wild = ({**own, "local": seeds} for seeds in ([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]))
-    found = [scored(*runs(values)).estimates["NC", "all", "abc"] for values in (calm, wild)]
+    found = [scored(mine(values)).estimates["NC", "all", "abc"] for values in (calm, wild)]
     assert found[0] == found[1]
     deviation = np.std([1.2, 2.0, 3.1], ddof=1)
     reach = stats.t.ppf(0.975, 2) * 0.2 / math.sqrt(3) / deviation
@@ -119,17 +100,17 @@ def test_the_interval_of_an_index_ignores_the_seeds_of_others() -> None:
 
 def test_variances_add_up_over_cells_and_tasks() -> None:
     values = {"abc": [1.0, 1.2, 1.4], "local": [2.0, 2.2, 2.4]}
-    alone = scored(*runs(values)).estimates["NC", "all", "abc"].variance
-    cells = scored(*runs(values), *runs(values, dataset="etth2"), *runs(values, dataset="ettm1"))
-    assert cells.estimates["NC", "all", "abc"].variance == pytest.approx(alone / 3)
-    tasks = scored(*runs(values), *runs(values, task="yours"))
-    assert tasks.estimates["NC", "all", "abc"].variance == pytest.approx(alone / 2)
+    cells = mine(values, dataset="etth2") + mine(values, dataset="ettm1")
+    alone, of_cells, of_tasks = (
+        scored(mine(values) + others).estimates["NC", "all", "abc"].variance
+        for others in ([], cells, mine(values, task="yours"))
+    )
+    assert (of_cells, of_tasks) == (pytest.approx(alone / 3), pytest.approx(alone / 2))
 
 
 def test_one_seed_in_one_cell_leaves_the_index_without_interval() -> None:
-    several = {"abc": [1.0, 1.1], "local": [2.0, 2.2]}
-    single = {"abc": [1.0], "local": [2.0, 2.3]}
-    scores = scored(*runs(several), *runs(single, dataset="etth2")).table
+    rows = mine({"abc": [1.0, 1.1], "local": [2.0, 2.2]}) + mine({"abc": 1.0, "local": [2.0, 2.3]}, dataset="etth2")
+    scores = scored(rows).table
     assert math.isnan(index_of(scores, "abc", column="low"))
     assert math.isfinite(index_of(scores, "local", column="low"))
     assert index_of(scores, "abc", column="seeds") == 1
@@ -138,10 +119,10 @@ def test_one_seed_in_one_cell_leaves_the_index_without_interval() -> None:
 def test_orders_of_indices() -> None:
     """A difference has no smallest relevant size."""
     values = {"abc": [1.0, 1.2, 1.1], "local": [1.05, 1.15, 1.25], "s4d": [9.0, 9.2, 9.1], "lara": [2.0]}
-    orders = order_table(scored(*runs(values)))
+    orders = order_table(scored(mine(values)))
     found = {(row.better, row.worse): row.verdict for row in orders.itertuples() if row.task == "all"}
     decided = {("abc", "local"): "undecided", ("abc", "s4d"): "better", ("local", "s4d"): "better"}
     assert found == {pair: decided.get(pair, "one seed") for pair in found}
     assert len(found) == 6
-    both = scored(*runs(values, pattern="NS"), *runs(values))
+    both = scored(mine(values, pattern="NS") + mine(values))
     assert list(order_table(both)["pattern"].unique()) == list(both.table["pattern"].unique()) == ["NS", "NC"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 import random
@@ -11,6 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from cab.results.load import load_results
@@ -24,13 +24,10 @@ PARTS = {
     "weather": [("weather", "M"), ("weather", "S")],
     "ecl": [("ecl", "M"), ("ecl", "S")],
 }
-FIELDS = ("pattern", "task", "backbone", "dataset", "config_variant", "metric", "higher_is_better", "attention")
-FIELDS += ("preset", "seed", "value")
 TERM = ("pattern", "task", "backbone", "dataset", "metric")
+SETS = {row["task"]: row["dataset"] for row in rows_of("results.csv")}
 Key = tuple[str, ...]
-PAPER_PRESET: dict[str, Any] = {"preset": "paper"}
-OTHER = {"fingerprint": "other"}
-AS_CSV = ("--format", "csv")
+Values = dict[Key, list[float]]
 
 
 def own_rows(seeds: int, *, generated: bool = False) -> list[dict[str, Any]]:
@@ -53,36 +50,37 @@ def own_rows(seeds: int, *, generated: bool = False) -> list[dict[str, Any]]:
     return rows
 
 
-def load(folder: Path, rows: list[dict[str, Any]]) -> Any:
-    with (folder / "own.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows(rows)
-    return load_results(folder / "own.csv")
+def shown(folder: Path, rows: list[dict[str, Any]]) -> Any:
+    pd.DataFrame(rows).to_csv(folder / "own.csv", index=False)
+    return side_by_side(load_results(folder / "own.csv"))
 
 
-def expected(rows: list[dict[str, Any]], *, generated: bool = False) -> dict[Key, list[float]]:
+def expected(rows: list[dict[str, Any]], *, generated: bool) -> Values:
     """The values of each seed, by pattern, task, backbone, published data set, metric and attention."""
     found: dict[Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         names = [name for name, parts in PARTS.items() if (row["dataset"], row["config_variant"]) in parts]
         if generated:
-            names = list(PARTS) if row["task"] == "lstf" else [cell_dataset(row)]
+            names = list(PARTS) if row["task"] == "lstf" else [SETS[row["task"]]]
         for name in names or [row["dataset"]]:
             key = (row["pattern"], row["task"], row["backbone"], name, row["metric"], row["attention"])
             found[key][row["seed"]].append(row["value"])
     return {key: [statistics.fmean(seeds[seed]) for seed in sorted(seeds)] for key, seeds in found.items()}
 
 
-def cell_dataset(row: dict[str, Any]) -> str:
-    return {"tts": "ljspeech", "sum": "multi_news", "sr": "ffhq", "pcc": "pcn"}.get(row["task"], "pg19")
+def sign(metric: str) -> int:
+    return 1 if metric in ("psnr", "ssim", "f_score", "rouge1", "rouge2", "rougeL") else -1
 
 
-@pytest.mark.parametrize("generated", [False, True])
-def test_every_number_follows_from_the_results(tmp_path: Path, *, generated: bool) -> None:
-    rows = own_rows(3, generated=generated)
-    frame = side_by_side(load(tmp_path, rows))
-    values = expected(rows, generated=generated)
+@pytest.fixture(scope="module", params=[False, True], ids=["real data", "generated data"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Values, bool]:
+    """The table, and the values of which it is made: of three seeds, on generated data or not."""
+    rows = own_rows(3, generated=request.param)
+    return shown(tmp_path_factory.mktemp("own"), rows), expected(rows, generated=request.param), request.param
+
+
+def test_every_number_follows_from_the_results(made: tuple[Any, Values, bool]) -> None:
+    frame, values, generated = made
     published = {(*(row[name] for name in TERM), row["attention"]): row["value"] for row in rows_of("results.csv")}
     scales = {tuple(row[name] for name in TERM): row for row in rows_of("normalization.csv")}
     metrics = frame[frame["metric"] != "index"]
@@ -99,17 +97,15 @@ def test_every_number_follows_from_the_results(tmp_path: Path, *, generated: boo
             continue
         assert row["own"] == pytest.approx(statistics.fmean(own), rel=1e-12)
         assert row["sd"] == pytest.approx(statistics.stdev(own), rel=1e-9)
-        sign = 1 if row["metric"] in ("psnr", "ssim", "f_score", "rouge1", "rouge2", "rougeL") else -1
-        difference = sign * (statistics.fmean(own) - printed) / float(scales[key[:5]]["std_table"])
+        difference = sign(row["metric"]) * (statistics.fmean(own) - printed) / float(scales[key[:5]]["std_table"])
         expected_difference = math.nan if generated else difference
         assert row["difference"] == pytest.approx(expected_difference, rel=1e-9, nan_ok=True)
 
 
-@pytest.mark.parametrize("generated", [False, True])
-def test_the_index_is_recomputed(tmp_path: Path, *, generated: bool) -> None:
+def test_the_index_is_recomputed(made: tuple[Any, Values, bool]) -> None:
     """By the corrected constants of the official script; in a rehearsal by the own results, flash as vanilla once."""
-    rows = own_rows(2, generated=generated)
-    values = {key: statistics.fmean(seeds) for key, seeds in expected(rows, generated=generated).items()}
+    frame, seeds, generated = made
+    values = {key: statistics.fmean(of) for key, of in seeds.items()}
     scales: dict[Key, tuple[float, float]] = {}
     if generated:
         for term in {key[:5] for key in values}:
@@ -122,8 +118,6 @@ def test_the_index_is_recomputed(tmp_path: Path, *, generated: bool) -> None:
             term, correct = tuple(row[name] for name in TERM), float(row["corrected"])
             mean, std = scales[term]
             scales[term] = (correct, std) if row["column"] == "mean" else (mean, correct)
-    lower = ("mcd", "msd", "ppl", "cd_l1", "cd_l2", "mse", "mae")
-    frame = side_by_side(load(tmp_path, rows))
     indices = frame[frame["metric"] == "index"].set_index(["pattern", "task", "attention"])["own"].to_dict()
     assert set(frame["normalization"].dropna()) == {"results" if generated else "official"}
     for pattern, attention in {(key[0], key[5]) for key in values}:
@@ -134,10 +128,7 @@ def test_the_index_is_recomputed(tmp_path: Path, *, generated: bool) -> None:
                 assert math.isnan(indices.get((pattern, task, attention), math.nan))
                 of_tasks.append(math.nan)
                 continue
-            shares = [
-                (-1 if term[4] in lower else 1) * (values[*term, attention] - scales[term][0]) / scales[term][1]
-                for term in terms
-            ]
+            shares = [sign(term[4]) * (values[*term, attention] - scales[term][0]) / scales[term][1] for term in terms]
             of_tasks.append(statistics.fmean(shares))
             assert indices[pattern, task, attention] == pytest.approx(of_tasks[-1], rel=1e-9)
         average = indices.get((pattern, "all", attention), math.nan)
@@ -147,7 +138,7 @@ def test_the_index_is_recomputed(tmp_path: Path, *, generated: bool) -> None:
 def test_a_value_needs_all_its_parts_and_names_the_missing_ones(tmp_path: Path) -> None:
     rows = [row for row in own_rows(2) if (row["dataset"], row["config_variant"], row["seed"]) != ("etth2", "S", 2)]
     rows = [row for row in rows if not (row["dataset"] == "ecl" and row["config_variant"] == "S")]
-    frame = side_by_side(load(tmp_path, rows))
+    frame = shown(tmp_path, rows)
     chosen = frame[(frame["attention"] == "abc") & (frame["metric"] == "mse")].set_index("dataset")
     assert list(chosen.loc[["ett", "ecl", "weather"], "seeds"]) == [1, 0, 2]
     assert list(chosen.loc[["ett", "ecl", "weather"], "missing"]) == ["", "ecl S", ""]
@@ -156,12 +147,16 @@ def test_a_value_needs_all_its_parts_and_names_the_missing_ones(tmp_path: Path) 
 def test_copies_other_data_and_generated_data_change_no_value(tmp_path: Path, cab: Command) -> None:
     """A folder that is named twice, a run on other data, and runs on generated data alongside those on real data."""
     once, other = tmp_path / "once", tmp_path / "other"
-    for (dataset, variant), seed in itertools.product(PARTS["ett"], (1, 2)):
-        cell = {"dataset": dataset, "config_variant": variant, "seed": seed, **PAPER_PRESET}
-        make_record({"mse": 0.3 + seed / 100}, **cell).write(once)
-    make_record({"mse": 9.0}, dataset="ettm1", config_variant="S", **PAPER_PRESET, seed=3, data=OTHER).write(other)
+
+    def write(folder: Path, value: float, dataset: str, variant: str, seed: int, **changes: Any) -> None:
+        cell = {"dataset": dataset, "config_variant": variant, "seed": seed, "preset": "paper"}
+        make_record({"mse": value}, **cell, **changes).write(folder)
+
+    for part, seed in itertools.product(PARTS["ett"], (1, 2)):
+        write(once, 0.3 + seed / 100, *part, seed)
+    write(other, 9.0, "ettm1", "S", 3, data={"fingerprint": "other"})
     for variant in ("M", "S"):
-        make_record({"mse": 9.0}, dataset="synthetic", config_variant=variant, **PAPER_PRESET, seed=1).write(other)
+        write(other, 9.0, "synthetic", variant, 1)
     for folders in ([once], [once, once, other]):
         value = r"NC,lstf,ett,informer,mse,vanilla,False,real,0.315000,0.007071,2,"
-        assert value in cab("paper", "table3", *folders, *AS_CSV).out
+        assert value in cab("paper", "table3", *folders, "--format", "csv").out

@@ -25,6 +25,7 @@ GOOD = {
 }
 ALIKE = {"abc": [0.2, 0.5, 0.8], "linear": [0.2, 0.5, 0.7], "ssd": [0.3, 0.6, 0.8]}
 SOLVED = {"abc": [0.11, 0.1, 0.12], "linear": [0.11, 0.12, 0.12], "ssd": [0.1, 0.1, 0.11]}
+FEW = {**{name: values[:1] for name, values in GOOD.items()}, "abc": [0.1], "ssd": [0.1], "local": [0.9]}
 
 
 def check(changes: dict[str, list[float]] | None = None, **baselines: float) -> dict[str, Any]:
@@ -59,6 +60,9 @@ def test_a_cell_that_measures_attention_and_grades() -> None:
         ({}, {"ridge": 1.0, "bound": 0.1}, "measures", "vanilla does not exceed bound"),
         (ALIKE, {}, "grades", "of pairs differ significantly"),
         (SOLVED, {}, "grades", "have K from 5 to 95"),
+        (FEW, {}, "grades", "25% of attentions have K from 5 to 95 (minimum 50%)"),
+        ({"none": [0.9]}, {}, "measures", "not judged: no anchors with two seeds of vanilla and none"),
+        ({}, {"mean": 1.0}, "measures", "not judged: no record contains baseline ridge"),
     ],
 )
 def test_why_a_cell_does_not_measure_or_grade(
@@ -67,11 +71,8 @@ def test_why_a_cell_does_not_measure_or_grade(
     assert flaw in check(changes, **baselines)[column]
 
 
-def test_a_cell_without_anchors_or_baseline_is_not_judged() -> None:
-    found = check({"none": [0.9]})
-    assert found["measures"] == "not judged: no anchors with two seeds of vanilla and none"
+def test_a_cell_without_results_is_not_judged() -> None:
     assert check_cell(CELL, made_anchors()[CELL.key], suite_runs(frame_of([])))["measures"] == "not judged: no results"
-    assert check(mean=1.0)["measures"] == "not judged: no record contains baseline ridge"
 
 
 def test_the_share_of_pairs_is_not_corrected_for_their_number() -> None:
@@ -90,9 +91,6 @@ def test_few_attentions_are_not_judged() -> None:
     found = check({"abc": [0.4]})
     assert (found["attentions"], found["graded"], found["measures"], found["grades"]) == (3, 1.0, "yes", "yes")
     assert math.isnan(found["different_pairs"])
-    single = {name: values[:1] for name, values in GOOD.items()}
-    found = check({**single, "abc": [0.1], "ssd": [0.1], "local": [0.9]})
-    assert found["grades"] == "25% of attentions have K from 5 to 95 (minimum 50%)"
 
 
 def test_the_table_of_invalid_cells_is_what_is_computed() -> None:
