@@ -16,11 +16,24 @@ from backbones.layers import token_losses as token_losses_module
 from backbones.layers.speech import MaskedBatchNorm1d
 from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import SinusoidalPositions
+from backbones.layers.transformer import GRUGate
 from cab import build_backbone
 from cab.training import auxiliary_loss
 from cab.verification.growth import peak_bytes
 from engines.torch.parallel import GlobalBatchNorm1d
 from tests.helpers.backbones.records import RECORDS, objective, padding, small, tokens
+
+
+def test_a_gate_is_the_papers() -> None:
+    gate, (x, y) = GRUGate(5, 2.0).double(), torch.randn(2, 2, 3, 5, dtype=torch.double)
+    assert gate.bias.tolist() == [2.0] * 5
+    nn.init.normal_(gate.bias)
+    w_r, w_z, w_g = gate.from_branch.weight.split(5)
+    u_r, u_z = gate.from_stream.weight.split(5)
+    r = (y @ w_r.T + x @ u_r.T).sigmoid()
+    z = (y @ w_z.T + x @ u_z.T - gate.bias).sigmoid()
+    h = (y @ w_g.T + (r * x) @ gate.candidate.weight.T).tanh()
+    torch.testing.assert_close(gate(x, y), (1 - z) * x + z * h)
 
 
 @pytest.mark.parametrize("num_layers", [1, 9])
