@@ -53,7 +53,7 @@ def guarded(device: str, limit: float) -> Iterator[None]:
 
     TimeoutError is raised once the running operator returns.
     """
-    import torch._dynamo  # for `set_stance`; an alarm during this import would leave sympy half imported
+    import torch._dynamo  # noqa: F401 - for `set_stance`; an alarm during this import would leave sympy half imported
 
     def stop(*_: object) -> None:
         raise TimeoutError("more than --time-limit")
