@@ -9,7 +9,6 @@ import contextlib
 import copy
 import dataclasses
 import gc
-import math
 import re
 import time
 import warnings
@@ -26,7 +25,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from cab import kernels as backends
@@ -52,6 +50,7 @@ from cab.runner.evaluation import DeviceBatches
 from cab.runner.provenance import hardware, revision, versions
 from cab.runner.run import run_cell
 from cab.spec import Spec
+from cab.verification.compare import Operations, distance
 from cab.verification.kernels import LENGTHS, MARGIN, Agreement, agreements
 from cab.verification.suite import subject_of
 from tools.gpu.supervisor import Row
@@ -186,11 +185,11 @@ def _layer_errors(name: str, device: str) -> Row:
     x = torch.randn(2, length, dim, device=device)
     with backends.use("pytorch"):
         wanted = _outputs(copy.deepcopy(layer).double(), x.double(), device)
-        readable = [_relative(*pair) for pair in zip(_outputs(layer, x, device), wanted, strict=True)]
+        readable = [*map(distance, _outputs(layer, x, device), wanted)]
     with backends.used() as uses:
-        errors = [_relative(*pair) for pair in zip(_outputs(layer, x, device), wanted, strict=True)]
+        errors = [*map(distance, _outputs(layer, x, device), wanted)]
     limits = [MARGIN * max(error, torch.finfo(torch.float32).eps) for error in readable]
-    worst = max(range(len(errors)), key=lambda i: math.inf if math.isnan(errors[i]) else errors[i] / limits[i])
+    worst = max(range(len(errors)), key=lambda i: errors[i] / limits[i])
     at = ["output", "input", *(name for name, _ in layer.named_parameters())][worst]
     return {"of": f"layer {name}", "backends": _text(uses), **_error_columns(errors[worst], limits[worst], at)}
 
@@ -203,10 +202,6 @@ def _outputs(layer: nn.Module, x: Tensor, device: str) -> list[Tensor]:
     leaves = [x, *layer.parameters()]
     gradients = torch.autograd.grad(output.double().cos().sum(), leaves, allow_unused=True, materialize_grads=True)
     return [output.detach(), *gradients]
-
-
-def _relative(found: Tensor, wanted: Tensor) -> float:
-    return float((found.double() - wanted).norm() / wanted.norm().clamp(min=1e-30))
 
 
 def _text(uses: backends.Uses) -> str:
@@ -245,33 +240,24 @@ def _backends(name: str, pattern: str, precision: str, device: str, *, sees_sdpa
     module = make_attention(Spec(name, {}), Pattern.parse(pattern), embed_dim=512, num_heads=8).to(device, dtype).eval()
     x, source = (torch.randn(2, 600, 512, device=device, dtype=dtype) for _ in range(2))
     inputs = (x, source, source) if pattern in ("NC", "CC") else (x,)
-    sdpa = _Sdpa()
+    names: set[str] = set()
     with (
         torch.no_grad(),
         torch.autocast(device, autocast, enabled=autocast is not None),
         backends.used() as uses,
-        sdpa if sees_sdpa else contextlib.nullcontext(),
+        _Hidden(lambda func, *_: names.add(func._overloadpacket.__name__)) if sees_sdpa else contextlib.nullcontext(),
     ):
         module(*inputs)
-    return {"backends": _text(uses), **({"sdpa": "; ".join(sorted(sdpa.kernels))} if sees_sdpa else {})}
+    found = (re.fullmatch(r"_scaled_dot_product_(\w+?)_attention(_for_cpu)?", name) for name in names)
+    sdpa = "; ".join(sorted({match[1] for match in found if match}))
+    return {"backends": _text(uses), **({"sdpa": sdpa} if sees_sdpa else {})}
 
 
-class _Sdpa(TorchDispatchMode):
-    """Names of the kernels that torch chooses for softmax attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kernels: set[str] = set()
-
+class _Hidden(Operations):
     @classmethod
     def is_infra_mode(cls) -> bool:
         """Stay invisible to code that declines its kernels while operators are counted."""
         return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if named := re.fullmatch(r"_scaled_dot_product_(\w+?)_attention(_for_cpu)?", func._overloadpacket.__name__):
-            self.kernels.add(named[1])
-        return func(*args, **(kwargs or {}))
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------

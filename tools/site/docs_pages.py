@@ -38,6 +38,8 @@ DOCS = ROOT / "docs"
 COPIES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files of the repository's root that are pages of the site."""
 NOTEBOOK = Path("tutorials/first-hour.ipynb")
+FINDS = ROOT / "tools" / "verification" / "finds"
+"""Programs that show wrong results of other packages."""
 PART = re.compile(r"^(<!-- generated: ([\w-]+)((?: \w+)*) -->\n\n).*?(^<!-- /generated -->$)", re.MULTILINE | re.DOTALL)
 CONTRACTS = ("Attention", "Backbone", "Task")
 """Classes that a user derives from: the page of the Python interface has their whole docstring."""
@@ -187,6 +189,25 @@ def backends() -> str:
     return table(f"Kernels | {' | '.join(counts)}", counts.itertuples())
 
 
+def finds() -> str:
+    """Return the programs that show wrong results of other packages, with their docstrings as text."""
+    parts = []
+    for path in sorted(FINDS.glob("*.py")):
+        title, _, rest = path.read_text().removeprefix('"""').partition(".\n\n")
+        text, _, program = rest.partition('\n"""\n\n')
+        parts.append(f"### {title}\n\n{text}\n\n{_block(program, 'python')}")
+    return "\n\n".join(parts)
+
+
+def other_checks() -> str:
+    """Return the table of the other failed checks and their causes."""
+    rows = pd.read_csv(FINDS / "other.csv", keep_default_na=False)
+    for column in ("checks", "types"):
+        rows[column] = [", ".join(f"`{name}`" for name in names.split()) for names in rows[column]]
+    rows["checks"] = rows["checks"].replace("", "does not build")
+    return table("Failed checks | Model types | Cause", rows.itertuples(index=False))
+
+
 def rollout(device: str) -> str:
     """Return the table of ``results/rollout`` of a device: the largest value over seeds, in bfloat16 and in float32."""
     largest = pd.read_csv(ROOT / f"results/rollout/{device}.csv").groupby(["dtype", "attention"]).max()
@@ -204,7 +225,10 @@ def rollout(device: str) -> str:
 PARTS: dict[str, Callable[..., str]] = {
     "list": lambda kind: _block(output("list", kind)),
     "paper": lambda: _block(output("paper")),
-    **{function.__name__: function for function in (api, backends, example, hydra, options, rollout)},
+    **{
+        function.__name__: function
+        for function in (api, backends, example, finds, hydra, options, rollout, other_checks)
+    },
 }
 
 
