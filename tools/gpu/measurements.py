@@ -327,7 +327,7 @@ def _cells(cost: Cost) -> dict[str, object]:
 
 # --- training ---------------------------------------------------------------------------------------------------------
 
-TRAINED = {
+TRAINED: dict[str, tuple[str, ...]] = {
     "float32": ("trainer.precision=32-true", "trainer.float32_matmul_precision=highest"),
     "tf32": ("trainer.precision=32-true", "trainer.float32_matmul_precision=high"),
     "bf16": ("trainer.precision=bf16-mixed", "trainer.float32_matmul_precision=highest"),

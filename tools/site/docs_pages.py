@@ -19,6 +19,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FunctionType, GenericAlias
+from typing import Any
 from unittest import mock
 
 import nbformat
@@ -182,10 +183,10 @@ def hydra() -> str:
 
 def backends() -> str:
     """Return the number of attentions and patterns by kernels and precision, from attentions/backends.csv."""
-    rows = pd.read_csv(ROOT / "attentions" / "backends.csv", keep_default_na=False)
+    rows: Any = pd.read_csv(ROOT / "attentions" / "backends.csv", keep_default_na=False)
     names = rows["backends"].str.findall(r"\S+(?=;|$)").map(lambda found: sorted({*found} - {"pytorch"}))
     kernels = names.str.join(", ").str.cat(rows["sdpa"].str.replace("; ", ", "), sep=", ").str.strip(", ")
-    counts = pd.crosstab(kernels, rows["precision"])[["float32", "autocast", "bfloat16"]]
+    counts: Any = pd.crosstab(kernels, rows["precision"])[["float32", "autocast", "bfloat16"]]
     return table(f"Kernels | {' | '.join(counts)}", counts.itertuples())
 
 
@@ -201,7 +202,7 @@ def finds() -> str:
 
 def other_checks() -> str:
     """Return the table of the other failed checks and their causes."""
-    rows = pd.read_csv(FINDS / "other.csv", keep_default_na=False)
+    rows: Any = pd.read_csv(FINDS / "other.csv", keep_default_na=False)
     for column in ("checks", "types"):
         rows[column] = [", ".join(f"`{name}`" for name in names.split()) for names in rows[column]]
     rows["checks"] = rows["checks"].replace("", "does not build")
@@ -210,7 +211,7 @@ def other_checks() -> str:
 
 def rollout(device: str) -> str:
     """Return the table of ``results/rollout`` of a device: the largest value over seeds, in bfloat16 and in float32."""
-    largest = pd.read_csv(ROOT / f"results/rollout/{device}.csv").groupby(["dtype", "attention"]).max()
+    largest: Any = pd.read_csv(ROOT / f"results/rollout/{device}.csv").groupby(["dtype", "attention"]).max()
     shown = largest.loc["bfloat16"][["row_error", "steps_error", "steps", "chunks", "batch", "packed", "growth", "kl"]]
     shown["growth"] = shown["growth"].where(shown["steps"] >= 1.0)
     shown = shown.join(largest.loc["float32"][["row_error", "steps", "batch"]], rsuffix=" in float32")

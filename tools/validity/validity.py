@@ -14,6 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -81,7 +82,7 @@ def table3(gains: Mapping[Key, Mapping[str, float]]) -> pd.DataFrame:
 
 def answer_table3(shared: pd.DataFrame) -> Answer:
     """Answer question 1."""
-    cells = shared.groupby(["pattern", "task", "backbone"])
+    cells: Any = shared.groupby(["pattern", "task", "backbone"])
     rows = []
     for pattern, task, backbone in sorted(cells.groups, key=lambda key: (pattern_rank(key[0]), key)):
         part = cells.get_group((pattern, task, backbone))
@@ -174,7 +175,7 @@ def answer_series(table: pd.DataFrame) -> Answer:
     without = defaultdict[str, list[Estimate]](list)
     rows, sides = [], set()
     for dataset, part in table.groupby("dataset", sort=False):
-        own = part.groupby(["attention", "pattern"])["mse"].apply(np.array)
+        own: Any = part.groupby(["attention", "pattern"])["mse"].apply(np.array)
         vanilla = own["vanilla", "NC"]
         low, high = Estimate.of(vanilla).interval()
         ridge, day = part[["ridge_mse", "repeat_last_day_mse"]].iloc[0]
@@ -206,7 +207,7 @@ def _judged(effect: Estimate, p_value: float) -> str:
 
 def answer_text(table: pd.DataFrame, gains: Mapping[Key, Mapping[str, float]]) -> Answer:
     """Answer question 4."""
-    losses = np.log(table.set_index("attention")[GROUPS])
+    losses: Any = np.log(table.set_index("attention")[GROUPS])
     mean = losses.groupby("attention").mean()
     k = 100 * (mean.loc[NO_ATTENTION] - mean) / (mean.loc[NO_ATTENTION] - mean.loc["vanilla"])
     rows = [
@@ -222,7 +223,7 @@ def answer_text(table: pd.DataFrame, gains: Mapping[Key, Mapping[str, float]]) -
     ranks, answers = [], []
     for label, scores in (("LM CS", gains[LM]), ("recall CS", gains[RECALL])):
         shared = [name for name in scores if name in k.index and name != NO_ATTENTION]
-        rho, p_value, answer = _ranked(k.loc[shared, "ppl_repeated"], pd.Series(scores)[shared])
+        rho, p_value, answer = _ranked(k.loc[shared, "ppl_repeated"], pd.Series(dict(scores))[shared])
         answers.append(answer)
         ranks.append(f"{label} {_number(rho)} (p = {_number(p_value)}, {len(shared)} attentions)")
     return (
@@ -237,11 +238,11 @@ def answer_text(table: pd.DataFrame, gains: Mapping[Key, Mapping[str, float]]) -
     ), rows
 
 
-def _gap(one: Sequence[float], other: Sequence[float]) -> Estimate:
+def _gap(one: Any, other: Any) -> Estimate:
     return difference(Estimate.of(one), Estimate.of(other))
 
 
-def _spread(values: Sequence[float]) -> str:
+def _spread(values: Any) -> str:
     return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else f"{np.mean(values):.3f}*"
 
 
