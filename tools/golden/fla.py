@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tools.golden.record import OURS, Recorder, draws, load, put, save_start
+from tools.golden.record import OURS, Recorder, draws, load, pairs, put, save_start
 
 SOURCE = "flash-linear-attention 0.6.0, "
 KERNELS = "Triton kernels replaced by the repository's naive functions and by torch"
@@ -235,8 +235,8 @@ def make_kda_and_gdn2() -> None:
 def start_kda_and_gdn2() -> None:
     maps = "decay_map.0=f_proj.0 decay_map.1=f_proj.1 gate_map.0=g_proj.0 gate_map.1=g_proj.1 q_proj v_proj "
     for name, place, more in GATED:
-        linears = [x.split("=") for x in f"{maps} out_proj=o_proj strength_proj=b_proj {more}".split()]
-        names = " ".join(f"{x[0]}.weight={x[-1]}.weight" for x in linears)
+        linears = pairs(f"{maps} out_proj=o_proj strength_proj=b_proj {more}")
+        names = " ".join(f"{ours}.weight={theirs}.weight" for ours, theirs in linears)
         names += " decay_map.1.bias=dt_bias log_rate=A_log gate_map.1.bias=g_proj.1.bias"
         for theirs in ({}, BOUNDED) if name == "kda" else ({},):
             save_initial(name, place, names, heads=32, head_dim=2, **theirs)

@@ -147,9 +147,8 @@ def make_s4() -> None:
             put(public.layer.D, recorder.ours.skip)
             return recorder.ours.out_proj(public(x)[0])
 
-        recorder.save(
-            S4, run, 17, case=f"s4_{pattern.lower()}", reason="without its last gate; the last map is torch's"
-        )
+        reason = "without its last gate; the last map is torch's"
+        recorder.save(S4, run, 17, case=f"s4_{pattern.lower()}", reason=reason)
     names = "log_decay=A_real frequency=A_imag log_dt=inv_dt"
     found = draws(lambda: s4_block(64, bidirectional=False).layer.kernel, names)
     save_start(S4, "s4", "CS", 64, 1, statistics=found, state_size=16)
@@ -314,6 +313,5 @@ def start_gla_and_deltanet() -> None:
         names = " ".join(f"{ours}.weight={theirs}.weight" for ours, theirs in pairs(maps + others))
         names += " decay_map.1.bias=gk_proj.1.bias" if name == "gla" else ""
         found = draws(partial(module, hidden_size=64, num_heads=4), names)
-        save_start(
-            f"fla-org/flash-linear-attention 9ec376bb, layers.{file}.{public}", name, "CS", 64, 4, statistics=found
-        )
+        source = f"fla-org/flash-linear-attention 9ec376bb, layers.{file}.{public}"
+        save_start(source, name, "CS", 64, 4, statistics=found)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pkgutil import resolve_name
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tools.golden.record import FLOAT32, OURS, Recorder, find, pairs, put, save_start, sequence_first
+from tools.golden.record import FLOAT32, OURS, Recorder, pairs, put, save_start, sequence_first
 
 SOURCE = "transformers 5.23.0, "
 BERT = {"hidden_size": 16, "num_attention_heads": 2, "attention_probs_dropout_prob": 0.0}
@@ -273,7 +274,7 @@ def make_qsa() -> None:
 def put_norms(recorder: Recorder, public: nn.Module, names: str) -> None:
     """Copy norms of queries and keys, ours=theirs, which the public code stores as the difference from 1."""
     for ours, theirs in pairs(names):
-        put(find(public, theirs).weight, find(recorder.ours, ours).weight - 1.0)
+        put(attrgetter(theirs)(public).weight, attrgetter(ours)(recorder.ours).weight - 1.0)
 
 
 def rotary(length: int, width: int) -> tuple[Tensor, Tensor]:

@@ -9,15 +9,14 @@ import contextlib
 import copy
 import dataclasses
 import gc
-import math
 import re
-import tempfile
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from cab import kernels as backends
@@ -35,7 +33,7 @@ from cab.config.compose import compose
 from cab.efficiency import gpu
 from cab.efficiency.benchmark import Plan, measure
 from cab.efficiency.cost import Cost, write_costs
-from cab.efficiency.machine import Machine, seconds
+from cab.efficiency.machine import Machine, launch_seconds, seconds
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import FUSED, AttentionSubject
 from cab.efficiency.third_party import find_implementations
@@ -43,14 +41,16 @@ from cab.efficiency.workload import capture_graph
 from cab.errors import Preempted, first_line
 from cab.files.text_table import read_csv
 from cab.patterns import Pattern
+from cab.recipe import matmul_precision
 from cab.registry.build import make_attention
+from cab.runner.calibration import train_first_steps
 from cab.runner.cell import Cell
-from cab.runner.engine import Run, StepObserver, find_engine, make_initial_backbone
+from cab.runner.engine import make_initial_backbone
 from cab.runner.evaluation import DeviceBatches
-from cab.runner.processes import Processes
 from cab.runner.provenance import hardware, revision, versions
 from cab.runner.run import run_cell
 from cab.spec import Spec
+from cab.verification.compare import Operations, distance
 from cab.verification.on_demand.kernels import LENGTHS, MARGIN, Agreement, agreements
 from cab.verification.suite import subject_of
 from tools.gpu.supervisor import Row
@@ -113,20 +113,10 @@ def _product_rates(device: str) -> Iterator[tuple[str, float, str]]:
 def _rates(precision: str, device: str) -> dict[str, float]:
     """Return the rates of :class:`Machine` in bf16, tf32 or float32."""
     sampled = Machine(Setting(device=device, dtype="bfloat16" if precision == "bf16" else "float32"))
-    with _float32_products("high" if precision == "tf32" else "highest"):
+    with matmul_precision("high" if precision == "tf32" else "highest"):
         for _ in range(3):
             sampled.sample()
     return sampled.rates()
-
-
-@contextlib.contextmanager
-def _float32_products(precision: str) -> Iterator[None]:
-    """Set the precision of products in float32 within the block: highest, or high for TF32."""
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision("highest")
 
 
 def _launches(device: str, count: int = 1000) -> Iterator[tuple[str, float, str]]:
@@ -139,26 +129,16 @@ def _launches(device: str, count: int = 1000) -> Iterator[tuple[str, float, str]
 
     for name, timed in (("launch", call), ("launch in a graph", capture_graph(call))):
         timed()
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        timed()
-        torch.cuda.synchronize()
-        yield name, 1e6 * (time.perf_counter() - begin) / count, "us"
-
-
-BACKENDS = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "cuDNN": SDPBackend.CUDNN_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-}
+        _, until_the_end = launch_seconds(timed)
+        yield name, 1e6 * until_the_end / count, "us"
 
 
 def _softmax_rates(device: str) -> Iterator[tuple[str, float | None, str]]:
     batch, heads, length, width = (4, 8, 8192, 64) if device == "cuda" else (1, 1, 256, 64)
     q, k, v = (torch.randn(batch, heads, length, width, device=device, dtype=torch.bfloat16) for _ in range(3))
     operations = 2 * batch * heads * length**2 * width  # causal: half of the pairs
-    for name in BACKENDS if device == "cuda" else ("flash",):
-        with sdpa_kernel(BACKENDS[name]):
+    for name in FUSED if device == "cuda" else ("flash",):
+        with sdpa_kernel(getattr(SDPBackend, f"{name.upper()}_ATTENTION")):
             call = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
             try:
                 call()
@@ -184,14 +164,10 @@ def correctness(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG
     for width, lengths in ((64, LENGTHS if device == "cuda" else LENGTHS[:1]), (128, LENGTHS[:1])):
         for found in agreements(subject, (width,), lengths):
             key = found.operation, found.backend
-            worst[key] = max(worst.get(key, found), found, key=lambda agreement: agreement.excess)
+            worst[key] = max(worst.get(key, found), found, key=attrgetter("excess"))
     rows: list[Row] = [
-        {
-            "of": f"{text} {found.operation}",
-            "backends": found.backend,
-            **_error_columns(found.error, found.limit, found.where),
-        }
-        for found in worst.values()
+        {"of": f"{text} {x.operation}", "backends": x.backend, **_error_columns(x.error, x.limit, x.where)}
+        for x in worst.values()
     ]
     skipped = "; ".join(dict.fromkeys(subject.skipped))
     return [*rows, {"of": item, "backends": f"not checked: {skipped}"}] if skipped else rows
@@ -209,11 +185,11 @@ def _layer_errors(name: str, device: str) -> Row:
     x = torch.randn(2, length, dim, device=device)
     with backends.use("pytorch"):
         wanted = _outputs(copy.deepcopy(layer).double(), x.double(), device)
-        readable = [_relative(*pair) for pair in zip(_outputs(layer, x, device), wanted, strict=True)]
+        readable = [*map(distance, _outputs(layer, x, device), wanted)]
     with backends.used() as uses:
-        errors = [_relative(*pair) for pair in zip(_outputs(layer, x, device), wanted, strict=True)]
+        errors = [*map(distance, _outputs(layer, x, device), wanted)]
     limits = [MARGIN * max(error, torch.finfo(torch.float32).eps) for error in readable]
-    worst = max(range(len(errors)), key=lambda i: math.inf if math.isnan(errors[i]) else errors[i] / limits[i])
+    worst = max(range(len(errors)), key=lambda i: errors[i] / limits[i])
     at = ["output", "input", *(name for name, _ in layer.named_parameters())][worst]
     return {"of": f"layer {name}", "backends": _text(uses), **_error_columns(errors[worst], limits[worst], at)}
 
@@ -226,10 +202,6 @@ def _outputs(layer: nn.Module, x: Tensor, device: str) -> list[Tensor]:
     leaves = [x, *layer.parameters()]
     gradients = torch.autograd.grad(output.double().cos().sum(), leaves, allow_unused=True, materialize_grads=True)
     return [output.detach(), *gradients]
-
-
-def _relative(found: Tensor, wanted: Tensor) -> float:
-    return float((found.double() - wanted).norm() / wanted.norm().clamp(min=1e-30))
 
 
 def _text(uses: backends.Uses) -> str:
@@ -268,33 +240,24 @@ def _backends(name: str, pattern: str, precision: str, device: str, *, sees_sdpa
     module = make_attention(Spec(name, {}), Pattern.parse(pattern), embed_dim=512, num_heads=8).to(device, dtype).eval()
     x, source = (torch.randn(2, 600, 512, device=device, dtype=dtype) for _ in range(2))
     inputs = (x, source, source) if pattern in ("NC", "CC") else (x,)
-    sdpa = _Sdpa()
+    names: set[str] = set()
     with (
         torch.no_grad(),
         torch.autocast(device, autocast, enabled=autocast is not None),
         backends.used() as uses,
-        sdpa if sees_sdpa else contextlib.nullcontext(),
+        _Hidden(lambda func, *_: names.add(func._overloadpacket.__name__)) if sees_sdpa else contextlib.nullcontext(),
     ):
         module(*inputs)
-    return {"backends": _text(uses), **({"sdpa": "; ".join(sorted(sdpa.kernels))} if sees_sdpa else {})}
+    found = (re.fullmatch(r"_scaled_dot_product_(\w+?)_attention(_for_cpu)?", name) for name in names)
+    sdpa = "; ".join(sorted({match[1] for match in found if match}))
+    return {"backends": _text(uses), **({"sdpa": sdpa} if sees_sdpa else {})}
 
 
-class _Sdpa(TorchDispatchMode):
-    """Names of the kernels that torch chooses for softmax attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kernels: set[str] = set()
-
+class _Hidden(Operations):
     @classmethod
     def is_infra_mode(cls) -> bool:
         """Stay invisible to code that declines its kernels while operators are counted."""
         return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if named := re.fullmatch(r"_scaled_dot_product_(\w+?)_attention(_for_cpu)?", func._overloadpacket.__name__):
-            self.kernels.add(named[1])
-        return func(*args, **(kwargs or {}))
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
@@ -364,12 +327,12 @@ def _cells(cost: Cost) -> dict[str, object]:
 
 # --- training ---------------------------------------------------------------------------------------------------------
 
-TRAINED = {
-    "float32": ("trainer.precision=32-true",),
-    "tf32": ("trainer.precision=32-true",),
-    "bf16": ("trainer.precision=bf16-mixed",),
-    "compiled": ("trainer.precision=bf16-mixed", "trainer.compile=true"),
+TRAINED: dict[str, tuple[str, ...]] = {
+    "float32": ("trainer.precision=32-true", "trainer.float32_matmul_precision=highest"),
+    "tf32": ("trainer.precision=32-true", "trainer.float32_matmul_precision=high"),
+    "bf16": ("trainer.precision=bf16-mixed", "trainer.float32_matmul_precision=highest"),
 }
+TRAINED["compiled"] = (*TRAINED["bf16"], "trainer.compile=true")
 
 
 def lm(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
@@ -382,8 +345,7 @@ def lm(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
     cell, steps = lm_cell(attention, TRAINED[precision], device), 20
     if device == "cpu":
         cell, steps = _cell(["task=lm", "pattern=CS", f"attention={attention}", "preset=smoke"], device), 4
-    with _float32_products("high" if precision == "tf32" else "highest"):
-        row = {"attention": attention, "precision": precision, **_train(cell, steps, device)}
+    row = {"attention": attention, "precision": precision, **_train(cell, steps, device)}
     rate = row.pop("FLOP") / row["ms per step"] / 1e9  # type: ignore[operator]
     peak = _rates({"compiled": "bf16"}.get(precision, precision), device)["matmul_rate"] / 1e12
     return [{**row, "TFLOP/s": rate, "of products": rate / peak}]
@@ -408,8 +370,9 @@ def tasks(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG001
 
 
 def _cell(overrides: Sequence[str], device: str) -> Cell:
-    """Return the cell of a run on generated data, which are loaded."""
-    cell = Cell.from_config(compose([*overrides, "dataset=synthetic", f"device={device}"]))
+    """Return the cell of a run on generated data, which are loaded; a checkpoint would read every weight."""
+    overrides = [*overrides, "dataset=synthetic", f"device={device}", "trainer.checkpoint_every=1000"]
+    cell = Cell.from_config(compose(overrides))
     cell.task.setup(None)
     return cell
 
@@ -435,25 +398,10 @@ def _train(cell: Cell, steps: int, device: str) -> dict[str, object]:
         if is_cuda and warm and step in (timed, steps):
             profiler.stop() if step == steps else profiler.start()
 
-    trainer = dataclasses.replace(
-        cell.config.trainer,
-        checkpoint_selection="last",
-        checkpoint_every=steps + 1,  # a checkpoint reads every weight
-        validate_every=None,
-        patience=None,
-        stop_at=None,
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        observed = Cell(dataclasses.replace(cell.config, trainer=trainer, results_dir=Path(folder)))
-        vars(observed)["task"] = cell.task  # whose data are loaded
-        engine, where = find_engine(cell.config.engine), torch.device(device)
-        run = Run(observed, "", engine, where, Processes(), observer=StepObserver(steps, note))
-        run.folder.mkdir()
-        backbone = make_initial_backbone(observed)
-        operations = _operations(observed, backbone, where) if warm else 0
-        backbone.to(where)
-        with run.open_files, _synchronizations(device) as found:
-            engine.train(run, backbone)
+    backbone = make_initial_backbone(cell)
+    operations = _operations(cell, backbone, torch.device(device)) if warm else 0
+    with _synchronizations(device) as found:
+        train_first_steps(cell, backbone, steps, note, device=device)
     row: dict[str, object] = {"steps": steps}
     if warm:
         time_per_step = 1e3 * (marks[timed] - marks[warm]) / (timed - warm)

@@ -97,12 +97,7 @@ STEPS = {
         ("vanilla bf16", "gla bf16", "vanilla tf32", "vanilla compiled", "vanilla float32"),
         ("vanilla float32", "gla float32"),
     ),
-    "tasks": Step(
-        "training steps of each task",
-        40,
-        TASKS,
-        TASKS,
-    ),
+    "tasks": Step("training steps of each task", 40, TASKS, TASKS),
     "decoding": Step("decoding in milliseconds per token", 40, ("vanilla", *RECURRENT), ("vanilla", "gla")),
     "rollout": Step("distances of steps, chunks and batches from one call", 20, ("vanilla", *RECURRENT), ("gla",)),
     "table3": Step("Table 3, LSTF NC on ETT", 500, RUNS, RUNS[:6]),
@@ -110,19 +105,8 @@ STEPS = {
 """In the order in which they are measured."""
 FIRST = tuple(name for name in STEPS if name != "table3")
 """The steps without a choice."""
-PRINTED_FROM_LEAST = (
-    "machine",
-    "tasks",
-    "kernels",
-    "rollout",
-    "decoding",
-    "correctness",
-    "roofs",
-    "lm",
-    "costs",
-    "table3",
-)
-"""Tables by importance; the last lines of a log are the ones that are always kept."""
+BY_IMPORTANCE = ("machine", "tasks", "kernels", "rollout", "decoding", "correctness", "roofs", "lm", "costs", "table3")
+"""Tables, the least important first; the last lines of a log are the ones that are always kept."""
 
 
 @dataclass
@@ -155,7 +139,7 @@ class Results:
         texts = [text_table(["step", "items", "ok"], overview)]
         texts += [text_table(["step", "item", "status", "seconds", "error"], failed)] if failed else []
         left, tables = PRINTED - sum(len(text) + 2 for text in texts), []
-        for name in reversed(PRINTED_FROM_LEAST):
+        for name in reversed(BY_IMPORTANCE):
             if name in self.rows:
                 text = f"{name}: {STEPS[name].title}\n{table_of(self.rows[name])}"
                 text = text if len(text) + 2 <= left else f"{name}: see {name}.csv in {ARCHIVE}"

@@ -12,17 +12,20 @@ import functools
 import importlib
 import inspect
 import io
+import math
 import os
 import re
 import textwrap
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from types import FunctionType, GenericAlias
+from typing import Any
 from unittest import mock
 
 import nbformat
+import pandas as pd
 from markdown.extensions.toc import slugify
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -33,6 +36,7 @@ from cab.cli.main import COMMANDS, main
 from cab.config.hydra_options import REPLACED_OPTIONS
 from cab.files.text_table import read_csv
 from cab.registry.registries import ATTENTIONS
+from tools.markdown import table
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -177,21 +181,17 @@ def example() -> str:
 
 def hydra() -> str:
     """Return the table of Hydra's options that `cab run` replaces."""
-    rows = [f"| {', '.join(f'`{name}`' for name in names)} | {text} |" for names, text in REPLACED_OPTIONS.items()]
-    return "\n".join(["| Hydra | `cab run` |", "| --- | --- |", *rows])
+    rows = ((", ".join(f"`{name}`" for name in names), text) for names, text in REPLACED_OPTIONS.items())
+    return table("Hydra | `cab run`", rows)
 
 
 def backends() -> str:
     """Return the number of attentions and patterns by kernels and precision, from attentions/backends.csv."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in read_csv(ROOT / "attentions" / "backends.csv"):
-        names = {part.split()[1] for part in row["backends"].split("; ") if part} - {"pytorch"}
-        kernels = ", ".join(sorted(names) + row["sdpa"].split("; "))
-        counts[kernels.strip(", ")][row["precision"]] += 1
-    lines = ["| Kernels | float32 | autocast | bfloat16 |", "| --- | --- | --- | --- |"]
-    for kernels, by in sorted(counts.items()):
-        lines.append(f"| {kernels} | {by['float32']} | {by['autocast']} | {by['bfloat16']} |")
-    return "\n".join(lines)
+    rows: Any = pd.read_csv(ROOT / "attentions" / "backends.csv", keep_default_na=False)
+    names = rows["backends"].str.findall(r"\S+(?=;|$)").map(lambda found: sorted({*found} - {"pytorch"}))
+    kernels = names.str.join(", ").str.cat(rows["sdpa"].str.replace("; ", ", "), sep=", ").str.strip(", ")
+    counts: Any = pd.crosstab(kernels, rows["precision"])[["float32", "autocast", "bfloat16"]]
+    return table(f"Kernels | {' | '.join(counts)}", counts.itertuples())
 
 
 def finds() -> str:
@@ -227,44 +227,30 @@ def scoreboard() -> str:
     transformers, torch, days = (sorted({row[name] for row in rows}) for name in ("transformers", "torch", "date"))
     installed = f"Transformers {' and '.join(transformers)}, PyTorch {' and '.join(torch)}"
     total = ", ".join(f"{count} {verbs[result]}" for result, count in counts.most_common())
-    lines = [
-        f"{len(rows)} types of {installed}, {days[0]} to {days[-1]}: {total}.",
-        "",
-        "| Model type | Result | First wrong submodule | Causes |",
-        "| --- | --- | --- | --- |",
-    ]
+    cells = []
     for row in rows:
         failed = row["failed"].split()
         found = [cause for check in failed or [""] for cause in causes(row, check)] if row["result"] != "holds" else []
         result = f"fails {len(failed)} of {row['checks']}" if failed else row["result"]
         submodule = f"`{row['layer'].partition(',')[0]}`" if row["layer"] else ""
         text = "; ".join(links.get(cause, cause) for cause in dict.fromkeys(found))
-        lines.append(f"| `{row['type']}` | {result} | {submodule} | {text} |")
-    return "\n".join(lines)
+        cells.append((f"`{row['type']}`", result, submodule, text))
+    summary = f"{len(rows)} types of {installed}, {days[0]} to {days[-1]}: {total}."
+    return f"{summary}\n\n{table('Model type | Result | First wrong submodule | Causes', cells)}"
 
 
 def rollout(device: str) -> str:
     """Return the table of ``results/rollout`` of a device: the largest value over seeds, in bfloat16 and in float32."""
-    found = defaultdict[tuple[str, str], list[dict[str, str]]](list)
-    for row in read_csv(ROOT / f"results/rollout/{device}.csv"):
-        found[row["attention"], row["dtype"]].append(row)
-
-    def largest(name: str, dtype: str, column: str) -> str:
-        values = [float(row[column]) for row in found[name, dtype] if row[column]]
-        return f"{max(values):.2g}" if values else "–"
-
-    columns = ("row_error", "steps_error", "steps", "chunks", "batch", "packed", "growth", "kl")
-    lines = []
-    for name in sorted(name for name, dtype in [*found] if dtype == "bfloat16"):
-        values = [largest(name, "bfloat16", column) for column in columns]
-        values[6] = values[6] if float(values[2]) >= 1.0 else "–"
-        values += [largest(name, "float32", column) for column in ("row_error", "steps", "batch")]
-        lines.append(f"| `{name}` | {' | '.join(values)} |")
+    largest: Any = pd.read_csv(ROOT / f"results/rollout/{device}.csv").groupby(["dtype", "attention"]).max()
+    shown = largest.loc["bfloat16"][["row_error", "steps_error", "steps", "chunks", "batch", "packed", "growth", "kl"]]
+    shown["growth"] = shown["growth"].where(shown["steps"] >= 1.0)
+    shown = shown.join(largest.loc["float32"][["row_error", "steps", "batch"]], rsuffix=" in float32")
     header = (
-        "| Attention | Error of the row | Error of steps | Steps | Chunks | Batch | Packed | Growth | KL per token | "
-        "float32: error of the row | float32: steps | float32: batch |"
+        "Attention | Error of the row | Error of steps | Steps | Chunks | Batch | Packed | Growth | KL per token | "
+        "float32: error of the row | float32: steps | float32: batch"
     )
-    return "\n".join([header, f"|{' --- |' * 12}", *lines])
+    texts = shown.map(lambda value: "–" if math.isnan(value) else f"{value:.2g}")
+    return table(header, ((f"`{name}`", *cells) for name, *cells in texts.itertuples()))
 
 
 PARTS: dict[str, Callable[..., str]] = {

@@ -20,6 +20,7 @@ from cab.records.files import REFERENCE_DIRS
 from cab.results.figures import INK, MUTED, POSITIVE, frontier_figure
 from cab.results.suite_board import Suite, main_sentence, recall_points, state_size, suite_of
 from cab.results.summarize import summarize
+from tools.markdown import table
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -51,7 +52,7 @@ def reproduced_text() -> str:
     results = load_results(REPRODUCED)
     results["attention"] = results["label"].str.partition("(")[0]
     means = summarize(results, ["config_variant", "attention", "metric"]).set_index(["config_variant", "attention"])
-    lines = ["| Features, attention | Seeds | MSE | Published | MAE | Published |", "|" + " --- |" * 6]
+    rows = []
     for each in pd.read_csv(PUBLISHED).itertuples():
         place = (each.features, each.attention)
         own = means.loc[[place]].set_index("metric") if place in means.index else means[:0]
@@ -59,8 +60,8 @@ def reproduced_text() -> str:
         for metric in ("mse", "mae"):
             texts.append("{mean:.3f} ± {sd:.3f}".format(**own.loc[metric]) if metric in own.index else "–")
             texts.append(f"{getattr(each, metric):.3f}")
-        lines.append(f"| {' | '.join(texts)} |")
-    return "\n".join(lines)
+        rows.append(texts)
+    return table("Features, attention | Seeds | MSE | Published | MAE | Published", rows)
 
 
 def draw(board: pd.DataFrame, path: Path) -> None:

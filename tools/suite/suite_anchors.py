@@ -44,7 +44,10 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
     records = list(records)
     for record, name in zip(records, names_of_programs(records), strict=True):
         cell = cell_of(record) if name in ANCHORS and record.status is Status.FINISHED else None
-        if cell is not None and not _changed(record, cell):
+        if cell is None:
+            continue
+        settings = configured(record.config, record.changed)
+        if not changes(settings, record.changed, composed_settings(cell)):
             runs[cell.key][ANCHORS.index(name), int(record.cell["seed"])] = record
     rows = []
     for key, anchors in runs.items():
@@ -63,10 +66,6 @@ def write_anchors(records: Iterable[Record], path: Path = ANCHORS_FILE) -> int:
     with replacing(path) as temporary, temporary.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
     return len(rows)
-
-
-def _changed(record: Record, cell: SuiteCell) -> list[str]:
-    return changes(configured(record.config, record.changed), record.changed, composed_settings(cell))
 
 
 @functools.cache

@@ -47,12 +47,6 @@ SIZES = (1, 3, 37, 129, 257, 61)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def causal_attentions(device: str) -> list[str]:
-    """Return the names of the attentions of pattern CS that run on the device."""
-    entries = [entry for entry in ATTENTIONS.load() if entry.name != "none" and Pattern.CS in entry.patterns]
-    return [entry.name for entry in entries if runs_in_float32(entry.cls, device)]
-
-
 @torch.no_grad()
 def ledger(name: str, dtype: str, *, seed: int, length: int, device: str) -> Row:
     """Return the row of one attention: distances of each path from the outputs of one call, and their growth."""
@@ -73,7 +67,7 @@ def ledger(name: str, dtype: str, *, seed: int, length: int, device: str) -> Row
         del paths["packed"]
     outputs = {path: _seeded(run, device) for path, run in paths.items()}
     steps = outputs["steps"]
-    late, early = slice(length - length // 4, length), slice(length // 8, length // 4)
+    early, late = slice(length // 8, length // 4), slice(length - length // 4, length)
     start, end = (distance(steps[:, part], row[:, part]) for part in (early, late))
     divergence = _divergence(x, row, steps)
     return {
@@ -135,9 +129,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     rows = list[Row](read_csv(args.out) if args.out.exists() else [])
+    entries = [entry for entry in ATTENTIONS.load() if entry.name != "none" and Pattern.CS in entry.patterns]
+    names = args.names or [entry.name for entry in entries if runs_in_float32(entry.cls, args.device)]
     done = {tuple(str(row[name]) for name in ("attention", "dtype", "seed", "length")) for row in rows}
     for seed in args.seeds:
-        for name in args.names or causal_attentions(args.device):
+        for name in names:
             for dtype in list(DTYPES)[name.startswith("hf:") :]:
                 if (name, dtype, str(seed), str(args.length)) not in done:
                     found = ledger(name, dtype, seed=seed, length=args.length, device=args.device)

@@ -15,13 +15,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pandas as pd
 import torch
 from torch import Tensor
 
 from cab.analysis.subject import AnalyzedNetwork, subject_of as network_of
-from cab.attention import Attention, DecodeState
+from cab.attention import Attention
 from cab.padding import union
 from cab.patterns import Pattern
 from cab.registry.registries import ATTENTIONS
@@ -57,18 +58,6 @@ def rounded(x: Tensor, number_format: str) -> Tensor:
     return (values * scale).where(finite, x)
 
 
-def rounded_state(state: DecodeState, formats: Sequence[str]) -> DecodeState:
-    """Round the state of a batch, each of ``len(formats)`` equal parts of the batch to its own format."""
-    parts = {name: zip(x.chunk(len(formats)), formats, strict=True) for name, x in state.items()}
-    return {name: torch.cat([rounded(rows, form) for rows, form in pairs]) for name, pairs in parts.items()}
-
-
-def constant_state_attentions() -> list[str]:
-    """Return the names of the registered attentions that decode in pattern CS with a state of constant size."""
-    entries = [entry for entry in ATTENTIONS.load() if entry.name != "none" and Pattern.CS in entry.patterns]
-    return [entry.name for entry in entries if getattr(entry.cls, "has_constant_size_state", False)]
-
-
 def untrained(name: str) -> Attention:
     """Return an attention of width 64 with 4 heads in pattern CS; parameters that are initialized to 0 are random."""
     module: Attention = subject_of(name, Pattern.CS, options={}).build(embed_dim=64, num_heads=4)
@@ -96,12 +85,13 @@ def rounding_errors(attention: Attention, *, rows: int, steps: int) -> dict[str,
 def _steps(
     attention: Attention, tokens: Tensor, formats: Sequence[str], mask: Tensor | None = None
 ) -> Iterator[Tensor]:
-    """Yield the output of each token, decoded with a state that is rounded after each."""
+    """Yield the output of each token; then the state of each of equal parts of the batch is rounded to its format."""
     state = attention.init_state(len(tokens))
     for t in range(tokens.shape[1]):
         padding = None if mask is None else mask[:, t]
         output, state = attention.step(tokens[:, t], state, query_padding_mask=padding)
-        state = rounded_state(state, formats)
+        parts = {name: zip(x.chunk(len(formats)), formats, strict=True) for name, x in state.items()}
+        state = {name: torch.cat([rounded(rows, form) for rows, form in pairs]) for name, pairs in parts.items()}
         yield output
 
 
@@ -115,22 +105,12 @@ def rounded_scores(subject: AnalyzedNetwork) -> dict[str, dict[str, float]]:
     batches: Any = DeviceBatches(torch.device("cpu"))
     scores = {}
     for number_format in (UNROUNDED, *BITS):
-        with torch.no_grad(), _decoding(subject, number_format):
+        with torch.no_grad(), contextlib.ExitStack() as replaced:
+            for _, layer in subject.attention_layers():
+                decode = partial(_decode, layer, number_format)
+                replaced.enter_context(mock.patch.object(layer, "forward", decode))
             scores[number_format] = subject.cell.task.evaluate(subject.network.eval(), batches)
     return scores
-
-
-@contextlib.contextmanager
-def _decoding(subject: AnalyzedNetwork, number_format: str) -> Iterator[None]:
-    """Replace the forward pass of the attention layers by decoding with a rounded state."""
-    layers: list[Any] = [layer for _, layer in subject.attention_layers()]
-    for layer in layers:
-        layer.forward = partial(_decode, layer, number_format)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward
 
 
 def _decode(
@@ -145,26 +125,23 @@ def _decode(
     return torch.stack([*_steps(attention, query, [number_format], mask)], 1)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Print the table, and write it to ``rounding.csv``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("subjects", nargs="*", metavar="NAME | RECORD.json")
+    parser.add_argument("records", nargs="*", metavar="RECORD.json")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
-    parser.add_argument("--rows", type=int, default=1, metavar="N", help="random sequences (default: 1)")
-    parser.add_argument("--steps", type=int, default=POSITIONS[-1], metavar="N", help="decoded tokens (default: 8192)")
-    args = parser.parse_args(argv)
+    args = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    for name in args.subjects or constant_state_attentions():
-        if name.endswith(".json"):
-            network = network_of([name])
-            scores = rounded_scores(network).items()
-            attention = network.cell.config.attention.name
-            rows += [{"attention": attention, "format": form, **metrics} for form, metrics in scores]
-        else:
-            errors = rounding_errors(untrained(name), rows=args.rows, steps=args.steps)
-            for form, by_position in errors.items():
-                columns = {f"error_{position}": error for position, error in by_position.items()}
-                rows.append({"attention": name, "format": form, **columns, "state_bits": bits_needed(errors)})
+    for network in (network_of([record]) for record in args.records):
+        name = network.cell.config.attention.name
+        rows += [{"attention": name, "format": form, **own} for form, own in rounded_scores(network).items()]
+    causal = [entry for entry in ATTENTIONS.load() if entry.name != "none" and Pattern.CS in entry.patterns]
+    constant = [entry.name for entry in causal if getattr(entry.cls, "has_constant_size_state", False)]
+    for name in () if args.records else constant:
+        errors = rounding_errors(untrained(name), rows=1, steps=POSITIONS[-1])
+        for form, by_position in errors.items():
+            columns = {f"error_{position}": error for position, error in by_position.items()}
+            rows.append({"attention": name, "format": form, **columns, "state_bits": bits_needed(errors)})
     table = pd.DataFrame(rows)
     print(table.to_string(index=False, float_format="{:.3g}".format))
     args.out.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Change one expression of an attention at random, and report what notices: ``cab verify --quick``, a test, nothing.
 
-    python -m tools.verification.mutation_lot [--seed SEED] [--count COUNT] [--only NUMBER]
+    python -m tools.verification.mutation_lot [--seed SEED]
 
 A mutation is a file of ``attentions``, then a kind of change, then a place, each drawn uniformly. The place lies on a
 line that short forward, backward and decoding calls of registered attentions reach. It is made in a copy of the
@@ -22,14 +22,13 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("cab", "attentions", "backbones", "tasks", "engines", "configs", "results", "tests", "docs", "pyproject.toml")
-PAIRS = 3
+COUNT, PAIRS = 60, 3
 TIMEOUT = 900.0
 """Seconds after which a mutation counts as noticed: an endless loop."""
 
@@ -71,8 +70,7 @@ def reached_lines() -> Reached:
     return lines
 
 
-@dataclass(frozen=True)
-class Mutation:
+class Mutation(NamedTuple):
     """A change of one expression."""
 
     file: Path
@@ -125,18 +123,18 @@ def changed(kind: str, node: ast.AST) -> ast.AST | None:
 def draw(generator: random.Random, reached: Reached) -> Mutation:
     """Draw a mutation: a file, a kind, a place."""
     while True:
-        file = generator.choice(sorted(reached))
-        kind = generator.choice(KINDS)
-        source = (ROOT / file).read_text(encoding="utf-8")
-        places = [(node, new) for node in _code(ast.parse(source)) if (new := changed(kind, node)) is not None]
-        places = [(node, new) for node, new in places if node.lineno in reached[file]]
+        file, kind = generator.choice(sorted(reached)), generator.choice(KINDS)
+        source = (ROOT / file).read_bytes()
+        nodes = [node for node in _code(ast.parse(source)) if node.lineno in reached[file]]
+        places = [(node, new) for node in nodes if (new := changed(kind, node))]
         if places:
             node, new = generator.choice(places)
-            before, after = ast.get_source_segment(source, node) or "", f"({ast.unparse(new)})"
-            lines = source.splitlines(keepends=True)
-            start = len("".join(lines[: node.lineno - 1]).encode()) + node.col_offset
-            end = len("".join(lines[: node.end_lineno - 1]).encode()) + node.end_col_offset
-            text = (source.encode()[:start] + after.encode() + source.encode()[end:]).decode()
+            lines, after = source.splitlines(keepends=True), f"({ast.unparse(new)})"
+            start, end = (
+                len(b"".join(lines[: line - 1])) + column
+                for line, column in ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+            )
+            before, text = source[start:end].decode(), (source[:start] + after.encode() + source[end:]).decode()
             pairs = sorted(reached[file][node.lineno])
             chosen = generator.sample(pairs, min(PAIRS, len(pairs)))
             return Mutation(file, node.lineno, kind, before, after, text, tuple(chosen))
@@ -197,27 +195,23 @@ def _passes(command: Sequence[str], folder: Path) -> bool:
     return done.returncode in (0, 5)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Draw the lot and print one row per mutation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=60)
-    parser.add_argument("--only", type=int, help="number of one mutation of the lot")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     reached, table = reached_lines(), csv.writer(sys.stdout)
     table.writerow(("number", "noticed_by", "file", "line", "kind", "before", "after", "pairs"))
     with tempfile.TemporaryDirectory() as folder:
         for name in COPIED:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
             copy(ROOT / name, Path(folder) / name)
-        for number in range(options.count) if options.only is None else [options.only]:
+        for number in range(COUNT):
             mutation = draw(random.Random(f"{options.seed} {number}"), reached)
-            pairs = " ".join(f"{name}:{pattern}" for name, pattern in mutation.pairs)
-            place = (mutation.file, mutation.line, mutation.kind, mutation.before, mutation.after)
-            table.writerow((number, noticed_by(mutation, Path(folder)) or "NOTHING", *place, pairs))
+            pairs = " ".join(map(":".join, mutation.pairs))
+            table.writerow((number, noticed_by(mutation, Path(folder)) or "NOTHING", *mutation[:5], pairs))
             sys.stdout.flush()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -29,13 +29,15 @@ from cab.verification import run_checks, select_checks, subject_of
 from cab.verification.foreign import subject_class
 from tools.gpu.supervisor import Row, write_table
 
+SECONDS = 700
+"""CPU time of a type."""
 COLUMNS = ("type", "result", "parameters", "failed", "layer", "detail", "checks", "transformers", "torch", "date")
 
 
-def row_of(name: str, check_names: list[str] | None, seconds: int) -> dict[str, Any]:
+def row_of(name: str) -> dict[str, Any]:
     """Return the row of one type."""
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    checks = select_checks(check_names, quick=True)
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    checks = select_checks(quick=True)
     row: dict[str, Any] = {"checks": len(checks)}
     try:
         is_encoder = name in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
@@ -52,11 +54,11 @@ def row_of(name: str, check_names: list[str] | None, seconds: int) -> dict[str, 
     return row | {"result": "fails", "failed": " ".join(result.check for result in failed)}
 
 
-def separately(*arguments: Any) -> dict[str, Any]:
+def separately(name: str) -> dict[str, Any]:
     """Return the result of :func:`row_of` in a process of its own, which the limit of CPU time may end."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
         try:
-            return pool.submit(row_of, *arguments).result()
+            return pool.submit(row_of, name).result()
         except BrokenProcessPool:
             return {"result": "takes too long"}
 
@@ -66,8 +68,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("types", nargs="*", help="model types (default: all causal types)")
     parser.add_argument("--out", type=Path, required=True, help="CSV file, to which rows are appended")
-    parser.add_argument("--checks", nargs="*", help="checks or groups (default: the quick form)")
-    parser.add_argument("--seconds", type=int, default=300, help="CPU seconds per type")
     args = parser.parse_args()
     torch.set_num_threads(1)
     now = {name: version(name) for name in ("transformers", "torch")}
@@ -78,7 +78,7 @@ def main() -> None:
     for name in args.types or random.Random(0).sample(types, len(types)):
         if name not in done:
             date = datetime.datetime.now(datetime.UTC).date().isoformat()
-            row = {"type": name, **separately(name, args.checks, args.seconds), **now, "date": date}
+            row = {"type": name, **separately(name), **now, "date": date}
             rows.append(dict.fromkeys(COLUMNS, "") | row)
             write_table(args.out, rows)
 

@@ -16,6 +16,7 @@ from cab.efficiency import third_party
 from cab.efficiency.benchmark import Plan
 from cab.efficiency.cost import Cost
 from cab.files.text_table import read_csv
+from cab.runner import calibration
 from cab.runner.cell import Cell
 from cab.verification.on_demand.kernels import MARGIN
 from engines.torch.checkpoints import Checkpoints
@@ -95,9 +96,7 @@ def test_the_table_of_backends_shows_the_rows_that_differ(
 
 
 def small_lm() -> Cell:
-    return measurements._cell(
-        ["task=lm", "pattern=CS", "attention=vanilla", "preset=smoke", "trainer.checkpoint_every=2"], "cpu"
-    )
+    return measurements._cell(["task=lm", "pattern=CS", "attention=vanilla", "preset=smoke"], "cpu")
 
 
 @pytest.mark.filterwarnings("ignore:called a synchronizing")
@@ -108,6 +107,7 @@ def test_training_steps_have_times_kernels_and_waits(monkeypatch: pytest.MonkeyP
     region = SimpleNamespace(**{**vars(event), "is_user_annotation": True})
     profiler = SimpleNamespace(start=lambda: None, stop=lambda: None, events=lambda: [event, event, region])
     monkeypatch.setattr(torch.profiler, "profile", lambda **_: profiler)
+    monkeypatch.setattr(calibration, "choose_device", lambda *_: torch.device("cpu"))
     cell = small_lm()
     loss = cell.task.loss
 

@@ -231,7 +231,7 @@ def test_the_archive_has_the_ends_of_text_files_and_no_checkpoints(
 def test_every_step_has_its_function_and_its_place_in_the_report() -> None:
     from tools.gpu import measurements
 
-    assert set(supervisor.PRINTED_FROM_LEAST) == set(STEPS)
+    assert set(supervisor.BY_IMPORTANCE) == set(STEPS)
     for name in STEPS:
         assert list(inspect.signature(getattr(measurements, name)).parameters) == ["item", "device", "folder"]
 

@@ -44,6 +44,6 @@ def test_answers_on_series() -> None:
     assert "CS **undecided** (+0%" in answer
     assert "NC **yes** (+50%" in answer
     assert "linear forecast? **No**." in answer
-    assert rows[0].startswith("| `a` | 0.612 ± 0.006 | 0.510")
+    assert rows[0][:3] == ["`a`", "0.612 ± 0.006", "0.510 ± 0.005"]
     assert "linear forecast? **Yes**." in validity.answer_series(series({**errors, ("vanilla", "NC"): 0.3}))[0]
     assert "linear forecast? **Mixed**." in validity.answer_series(series({**errors, ("vanilla", "NC"): 0.49}))[0]

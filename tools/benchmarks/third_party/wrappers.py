@@ -60,13 +60,9 @@ class Whole(Other):
     q_proj = k_proj = v_proj = True
 
 
-class WithOutput(nn.Module):
-    """A layer of transformers with the output map, which belongs to another class there."""
-
-    def __init__(self, layer: nn.Module, embed_dim: int) -> None:
-        super().__init__()
-        self.layer = layer
-        self.out_proj = nn.Linear(embed_dim, embed_dim)
+def with_output(layer: nn.Module, embed_dim: int) -> nn.ModuleDict:
+    """Return a layer of transformers and the output map, which belongs to another class there."""
+    return nn.ModuleDict({"layer": layer, "out_proj": nn.Linear(embed_dim, embed_dim)})
 
 
 def require(**options: tuple[object, object]) -> None:

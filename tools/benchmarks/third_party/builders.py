@@ -1,20 +1,131 @@
-"""Third-party implementations of sparse attention and of attention on shortened sequences.
+"""Third-party implementations of attentions. Each function builds a module with the options of its row in index.csv.
 
-index.csv omits CS where an implementation depends on the future, as Reformer's chunks and Routing's clusters do.
+index.csv omits CS where an implementation depends on the future, as Reformer's chunks and Routing's clusters do. Sizes
+of the layers of flash-linear-attention are close to those of our layers, but not equal: they are compared by time and
+memory only.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from wrappers import Other, Whole, WithOutput, require, require_multiple
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from wrappers import Other, Projected, Whole, require, require_multiple, with_output
 
 from cab.errors import UserError
 from cab.patterns import Pattern
+
+# --- softmax, kernels, landmarks, windows and gated attention units --------------------------------------------------
+
+
+def multihead_attention(pattern: Pattern, embed_dim: int, num_heads: int) -> nn.Module:
+    """Build ``torch.nn.MultiheadAttention``."""
+    module = nn.MultiheadAttention(embed_dim, num_heads, batch_first=True)
+
+    def call(module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        mask = None
+        if pattern is Pattern.CS:
+            mask = nn.Transformer.generate_square_subsequent_mask(query.shape[1], query.device, query.dtype)
+        return module(query, key, value, need_weights=False, attn_mask=mask, is_causal=mask is not None)[0]
+
+    return Whole(module, call)
+
+
+def of_kernel(backend: SDPBackend) -> Callable[..., nn.Module]:
+    """Return a builder of softmax attention by one kernel of torch alone."""
+
+    def build(pattern: Pattern, embed_dim: int, num_heads: int) -> nn.Module:
+        def core(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(query, key, value, is_causal=pattern is Pattern.CS)
+
+        return Projected(core, embed_dim, num_heads)
+
+    return build
+
+
+sdpa_flash, sdpa_cudnn = of_kernel(SDPBackend.FLASH_ATTENTION), of_kernel(SDPBackend.CUDNN_ATTENTION)
+
+
+def performer(pattern: Pattern, embed_dim: int, num_heads: int, num_features: int) -> nn.Module:
+    """Build performer-pytorch; its causal form depends on the future through its stabilizer."""
+    core = import_module("performer_pytorch").FastAttention(
+        embed_dim // num_heads, nb_features=num_features, causal=pattern is Pattern.CS
+    )
+    return Projected(core, embed_dim, num_heads)
+
+
+def nystromformer(embed_dim: int, num_heads: int, num_landmarks: int, conv_kernel_size: int | None) -> nn.Module:
+    """Build nystrom-attention."""
+    module = import_module("nystrom_attention").NystromAttention(
+        embed_dim,
+        dim_head=embed_dim // num_heads,
+        heads=num_heads,
+        num_landmarks=num_landmarks,
+        residual=conv_kernel_size is not None,
+        residual_conv_kernel=conv_kernel_size or 1,
+    )
+    return Whole(module)
+
+
+def local(pattern: Pattern, embed_dim: int, num_heads: int, window_size: int, extent: str) -> nn.Module:
+    """Build local-attention."""
+    width = window_size if extent == "per_side" else max(window_size // 2, 1)
+    core = import_module("local_attention").LocalAttention(
+        window_size=width,
+        causal=pattern is Pattern.CS,
+        autopad=True,
+        exact_windowsize=True,
+        use_rotary_pos_emb=False,
+    )
+    return Projected(core, embed_dim, num_heads)
+
+
+def linear(pattern: Pattern, embed_dim: int, num_heads: int) -> nn.Module:
+    """Build linear-attention-transformer."""
+    package = import_module("linear_attention_transformer.linear_attention_transformer")
+
+    def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        # with larger buckets, a token does not attend to itself
+        return package.causal_linear_attn(q, k, v, bucket_size=1)
+
+    return Projected(causal if pattern is Pattern.CS else package.linear_attn, embed_dim, num_heads)
+
+
+def linformer(pattern: Pattern, embed_dim: int, num_heads: int, max_length: int, num_landmarks: int) -> nn.Module:
+    """Build linformer."""
+    module = import_module("linformer").LinformerSelfAttention(embed_dim, max_length, k=num_landmarks, heads=num_heads)
+    return Whole(module, lambda module, x, key, _value: module(x, key if pattern.is_cross else None))
+
+
+def set_transformer(embed_dim: int, num_heads: int, num_inducing: int, feedforward: bool) -> nn.Module:
+    """Build isab-pytorch, which has additional, small maps of the inducing points."""
+    require(feedforward=(feedforward, False))
+    if embed_dim != 64 * num_heads:
+        raise UserError(f"head dimension {embed_dim // num_heads} is not supported (only 64)")
+    module = import_module("isab_pytorch").ISAB(dim=embed_dim, heads=num_heads, num_latents=num_inducing)
+    return Whole(module)
+
+
+def gated_unit(pattern: Pattern, embed_dim: int, query_key_dim: int, group_size: int | None = None) -> nn.Module:
+    """Build FLASH without its norm, which the backbone applies; for all pairs, or for groups of ``group_size``."""
+    package = import_module("flash_pytorch.flash_pytorch")
+    sizes = {"dim": embed_dim, "query_key_dim": query_key_dim, "norm_klass": nn.Identity}
+    if group_size is None:
+        return Other(package.GAU(**sizes, add_residual=False))
+    turns = import_module("rotary_embedding_torch").RotaryEmbedding(min(32, query_key_dim // 2 * 2))
+    is_causal = pattern is Pattern.CS
+    return Other(package.FLASH(**sizes, group_size=group_size, causal=is_causal, rotary_pos_emb=turns))
+
+
+# --- sparse attention and attention on shortened sequences ------------------------------------------------------------
 
 
 def longformer(
@@ -31,7 +142,7 @@ def longformer(
         attention_window=[2 * window],
         attention_probs_dropout_prob=0.0,
     )
-    layer = WithOutput(package.modeling_longformer.LongformerSelfAttention(config, 0), embed_dim)
+    layer = with_output(package.modeling_longformer.LongformerSelfAttention(config, 0), embed_dim)
 
     def call(module: Any, x: Tensor, *_: Tensor) -> Tensor:
         mask = x.new_zeros(x.shape[:2])
@@ -66,7 +177,7 @@ def bigbird(embed_dim: int, num_heads: int, block_size: int, num_random: int, nu
         module.layer.train()
         return module.out_proj(module.layer(x, band, of_queries, of_keys, blocked, blocked)[0])
 
-    layer = WithOutput(package.modeling_big_bird.BigBirdBlockSparseAttention(config, seed=0), embed_dim)
+    layer = with_output(package.modeling_big_bird.BigBirdBlockSparseAttention(config, seed=0), embed_dim)
     return Whole(layer, call, multiple_of=block_size)
 
 
@@ -85,7 +196,7 @@ def reformer_transformers(
         lsh_attention_probs_dropout_prob=0.0,
         is_decoder=False,
     )
-    layer = WithOutput(package.modeling_reformer.LSHSelfAttention(config), embed_dim)
+    layer = with_output(package.modeling_reformer.LSHSelfAttention(config), embed_dim)
     call = lambda module, x, *_: module.out_proj(module.layer(x).hidden_states)  # noqa: E731
     return Other(layer, call, multiple_of=chunk_size)
 
@@ -250,3 +361,52 @@ class Means(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(dim=-2)
+
+
+# --- recurrent layers -------------------------------------------------------------------------------------------------
+
+
+def of(module: str, name: str, **options: Any) -> Callable[[int, int], nn.Module]:
+    """Return a builder of a layer; options of the width of a head are fractions of ``embed_dim / num_heads``."""
+
+    def build(embed_dim: int, num_heads: int) -> nn.Module:
+        sizes = {key: int(value * embed_dim / num_heads) for key, value in options.items() if isinstance(value, float)}
+        kind = getattr(import_module(f"fla.layers.{module}"), name)
+        return Whole(kind(hidden_size=embed_dim, layer_idx=0, **{"num_heads": num_heads} | options | sizes))
+
+    return build
+
+
+def mamba2(embed_dim: int, num_heads: int, state_size: int, short_convolution: int) -> nn.Module:
+    """Build Mamba-2 of transformers in blocks of 64, which takes a quarter of time and memory of its default 256."""
+    package = import_module("transformers.models.mamba2")
+    config = package.Mamba2Config(
+        hidden_size=embed_dim,
+        num_heads=num_heads,
+        head_dim=2 * embed_dim // num_heads,
+        expand=2,
+        state_size=state_size,
+        n_groups=1,
+        conv_kernel=short_convolution or 1,
+        chunk_size=64,
+        num_hidden_layers=1,
+    )
+    return Whole(package.modeling_mamba2.Mamba2Mixer(config, layer_idx=0))
+
+
+heads = partial(of, head_dim=1.0)
+wide_values = partial(of, head_dim=0.75, expand_v=2)
+
+gla = of("gla", "GatedLinearAttention")
+hgrn2 = of("hgrn2", "HGRN2Attention", expand_ratio=1.0)
+retention = of("multiscale_retention", "MultiScaleRetention")
+lightning = of("simple_gla", "SimpleGatedLinearAttention", expand_k=1, expand_v=1)
+deltanet = of("delta_net", "DeltaNet")
+gated_deltanet = wide_values("gated_deltanet", "GatedDeltaNet")
+deltaproduct = wide_values("gated_deltaproduct", "GatedDeltaProduct")
+comba = wide_values("comba", "Comba")
+rwkv6 = of("rwkv6", "RWKV6Attention", expand_k=1, expand_v=1)
+rwkv7 = of("rwkv7", "RWKV7Attention", head_dim=None, num_hidden_layers=12)
+kda = heads("kda", "KimiDeltaAttention")
+gated_deltanet_2 = heads("gdn2", "GatedDeltaNet2")
+forgetting = of("forgetting_attn", "ForgettingAttention")
