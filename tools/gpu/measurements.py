@@ -9,6 +9,7 @@ import contextlib
 import copy
 import dataclasses
 import gc
+import math
 import re
 import time
 import warnings
@@ -174,7 +175,7 @@ def correctness(item: str, device: str, folder: Path) -> list[Row]:  # noqa: ARG
 
 
 def _error_columns(error: float, limit: float, where: str) -> Row:
-    return {"error": error, "limit": limit, "passed": error <= limit, "at": where}
+    return {"error": error, "limit": limit, "passed": error <= limit < math.inf, "at": where}
 
 
 def _layer_errors(name: str, device: str) -> Row:
@@ -189,7 +190,7 @@ def _layer_errors(name: str, device: str) -> Row:
     with backends.used() as uses:
         errors = [*map(distance, _outputs(layer, x, device), wanted)]
     limits = [MARGIN * max(error, torch.finfo(torch.float32).eps) for error in readable]
-    worst = max(range(len(errors)), key=lambda i: errors[i] / limits[i])
+    worst = max(range(len(errors)), key=lambda i: errors[i] / limits[i] if errors[i] < math.inf else math.inf)
     at = ["output", "input", *(name for name, _ in layer.named_parameters())][worst]
     return {"of": f"layer {name}", "backends": _text(uses), **_error_columns(errors[worst], limits[worst], at)}
 
@@ -245,7 +246,7 @@ def _backends(name: str, pattern: str, precision: str, device: str, *, sees_sdpa
         torch.no_grad(),
         torch.autocast(device, autocast, enabled=autocast is not None),
         backends.used() as uses,
-        _Hidden(lambda func, *_: names.add(func._overloadpacket.__name__)) if sees_sdpa else contextlib.nullcontext(),
+        _Unseen(lambda func, *_: names.add(func._overloadpacket.__name__)) if sees_sdpa else contextlib.nullcontext(),
     ):
         module(*inputs)
     found = (re.fullmatch(r"_scaled_dot_product_(\w+?)_attention(_for_cpu)?", name) for name in names)
@@ -253,7 +254,7 @@ def _backends(name: str, pattern: str, precision: str, device: str, *, sees_sdpa
     return {"backends": _text(uses), **({"sdpa": sdpa} if sees_sdpa else {})}
 
 
-class _Hidden(Operations):
+class _Unseen(Operations):
     @classmethod
     def is_infra_mode(cls) -> bool:
         """Stay invisible to code that declines its kernels while operators are counted."""
@@ -398,7 +399,7 @@ def _train(cell: Cell, steps: int, device: str) -> dict[str, object]:
         if is_cuda and warm and step in (timed, steps):
             profiler.stop() if step == steps else profiler.start()
 
-    backbone = make_initial_backbone(cell)
+    backbone = make_initial_backbone(cell).to(device)  # before the calls that wait are counted
     operations = _operations(cell, backbone, torch.device(device)) if warm else 0
     with _synchronizations(device) as found:
         train_first_steps(cell, backbone, steps, note, device=device)

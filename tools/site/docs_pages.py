@@ -206,14 +206,11 @@ def finds() -> str:
 
 def causes(row: Mapping[str, str], check: str) -> list[str]:
     """Return the causes of a failed check of a model type, or with ``check`` empty, of another result than failures."""
-
-    def matches(name: str, patterns: str) -> bool:
-        return any(fnmatch(name, pattern) for pattern in patterns.split())
-
     return [
         cause["cause"]
         for cause in read_csv(FINDS / "causes.csv")
-        if matches(row["type"], cause["types"]) and (matches(check, cause["checks"]) if check else not cause["checks"])
+        if row["type"] in cause["types"].split()
+        and any(fnmatch(check, pattern) for pattern in cause["checks"].split() or [""])
     ]
 
 

@@ -228,7 +228,7 @@ def _upcast(x: Any, dtype: torch.dtype = torch.float32) -> Any:
 class KernelRounding(TorchFunctionMode):
     """Rounds the factors of matrix products and of sums of products, and 1 + exp(x) in a softplus.
 
-    Products and sums keep their type. Kernels have no ``log1p``: a small softplus has the error of one.
+    Products and sums keep their type. fla's softplus is without ``log1p``, so a small one has the error of one.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -243,8 +243,8 @@ class KernelRounding(TorchFunctionMode):
             args = [self._rounded(x) for x in args]
         elif func in (torch.baddbmm, torch.addcmul):
             args = [args[0], *(self._rounded(x) for x in args[1:])]
-        elif func is F.softplus:
-            [x] = args
+        elif func is F.softplus and len(args) == 1 and not kwargs:
+            x = args[0]
             return (1.0 + x.clamp(max=20.0).exp()).log().where(x <= 20.0, x)
         return func(*args, **kwargs)
 

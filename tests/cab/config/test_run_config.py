@@ -18,11 +18,11 @@ from cab.records.identity import configured, differences
 from cab.records.names import names_of_programs
 from cab.records.record import Record, records_in
 from cab.results.changed_settings import with_changed
+from cab.results.verdict import frame_of
 from cab.runner.cell import Cell
 from cab.runner.engine import check_without_data
 from cab.runner.provenance import about_run, identity_of
 from cab.spec import Spec
-from tests.cab.results.conftest import frame_of
 from tests.helpers.made_records import make_record
 from tests.helpers.suite_records import with_config
 

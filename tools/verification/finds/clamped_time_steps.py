@@ -1,8 +1,9 @@
 """Mamba-2, Zamba2, Nemotron-H and others: decoding steps ignore `time_step_limit`.
 
 `mamba2_chunk_scan` clamps the time steps to `time_step_limit`, `mamba2_selective_state_update` does not. Tokens that
-are read one by one get other outputs. The default limits of Zamba2 and Nemotron-H are (0.001, inf), so small time steps
-differ. Those of Mamba-2 are (0, inf). No thread found. Found by `decode_steps` with open gates.
+are read one by one get other outputs. The mixers of Zamba2 and Nemotron-H have the limits (`time_step_min`, inf), by
+default (0.001, inf), so small time steps differ. Those of Mamba-2 are (0, inf). No thread found. Found by
+`decode_steps` with open gates.
 """
 
 import torch

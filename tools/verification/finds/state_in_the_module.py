@@ -1,8 +1,9 @@
 """RecurrentGemma: the state of decoding is an attribute of the module.
 
-`conv1d_state` and `recurrent_states` belong to the layers, not to the cache. A prompt of one token continues the
-previous sequence. Two sequences cannot be decoded in turn, a prompt in pieces loses the state of the convolution, and
-beam search does not reorder it. No thread found. Found by `eval_repeatable` and `modules_apart`.
+`conv1d_state` and `recurrent_states` belong to the layers, not to the cache. In `generate`, a prompt of one token
+continues the convolution of the previous sequence. Two sequences cannot be decoded in turn, a prompt in pieces loses
+the state of the convolution, and beam search does not reorder it. No thread found. Found by `eval_repeatable` and
+`modules_apart`.
 """
 
 import torch
