@@ -129,6 +129,7 @@ run suite=paper backbone=sr3 pattern=CC -> Table 3 has no cell
 run suite=core attention=abc attention.num_landmarks=4,8 tune=true -> single value of attention.num_landmarks
 run suite=core attention=abc dataset=mqar -> suite=core sets the dataset; remove dataset=
 run suite=core attention=abc preset=paper -> suite=core sets the preset; remove preset=
+crossover --taks lm -> unknown flag '--taks'; known: --baseline, --csv, --help, --protocol
 run CELL --debg -> unknown flag '--debg': did you mean '--debug'?
 run suite=core attention=abc seed=1,1000 tune=true -> choose another seed
 run --retry failed results_dir=nothing -> nothing is not a folder

@@ -130,6 +130,13 @@ def test_the_deviation_is_over_composites_per_seed() -> None:
     assert index_of(scores.table, "abc", "lstf", column="seeds") == 2
 
 
+def test_a_task_of_table_3_that_nobody_ran_leaves_no_average() -> None:
+    scores = score(table(*forecasts())).table
+    assert math.isfinite(index_of(scores, "abc", "lstf"))
+    assert math.isnan(index_of(scores, "abc"))
+    assert scores.loc[scores["task"] == "all", "missing"].tolist() == ["no index in pcc"]
+
+
 def test_a_partial_index_has_a_name_of_its_own() -> None:
     """Two of ten values, whatever the metrics of each; `all` needs the other tasks as well."""
     rows = [row for row in forecasts() + forecasts("local") if row["dataset"] == "weather"]
