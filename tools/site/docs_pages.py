@@ -241,7 +241,7 @@ def rollout(device: str) -> str:
     largest: Any = pd.read_csv(ROOT / f"results/rollout/{device}.csv").groupby(["dtype", "attention"]).max()
     shown = largest.loc["bfloat16"][["row_error", "steps_error", "steps", "chunks", "batch", "packed", "growth", "kl"]]
     shown["growth"] = shown["growth"].where(shown["steps"] >= 1.0)
-    shown = shown.join(largest.loc["float32"][["row_error", "steps", "batch"]], rsuffix=" in float32")
+    shown = shown.join(largest.loc["float32"][["row_error", "steps", "batch"]].add_prefix("float32 "))
     header = (
         "Attention | Error of the row | Error of steps | Steps | Chunks | Batch | Packed | Growth | KL per token | "
         "float32: error of the row | float32: steps | float32: batch"
