@@ -218,7 +218,7 @@ def scoreboard() -> str:
     """Return the table of model types: results, first wrong submodules, and causes; programs are those of the page."""
     rows = sorted(read_csv(ROOT / "results" / "model_types.csv"), key=lambda row: row["type"])
     titles = {path.stem: path.read_text().removeprefix('"""').partition(".\n\n")[0] for path in FINDS.glob("*.py")}
-    links = {name: f"[{title.partition(': ')[2]}](#{slugify(title, '-')})" for name, title in titles.items()}
+    links = {name: f"[{_sentence(title.partition(': ')[2])}](#{slugify(title, '-')})" for name, title in titles.items()}
     counts = Counter(row["result"] for row in rows)
     verbs = {"holds": "hold", "fails": "fail", "does not build": "cannot be built", "takes too long": "take too long"}
     transformers, torch, days = (sorted({row[name] for row in rows}) for name in ("transformers", "torch", "date"))
@@ -230,10 +230,14 @@ def scoreboard() -> str:
         found = [cause for check in failed or [""] for cause in causes(row, check)] if row["result"] != "holds" else []
         result = f"fails {len(failed)} of {row['checks']}" if failed else row["result"]
         submodule = f"`{row['layer'].partition(',')[0]}`" if row["layer"] else ""
-        text = "; ".join(links.get(cause, cause) for cause in dict.fromkeys(found))
+        text = ". ".join(links.get(cause, _sentence(cause)) for cause in dict.fromkeys(found))
         cells.append((f"`{row['type']}`", result, submodule, text))
     summary = f"{len(rows)} types of {installed}, {days[0]} to {days[-1]}: {total}."
     return f"{summary}\n\n{table('Model type | Result | First wrong submodule | Causes', cells)}"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def rollout(device: str) -> str:

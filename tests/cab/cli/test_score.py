@@ -197,11 +197,15 @@ def test_correlation(cab):
 
 def test_own_and_published_results_in_one_call(records, cab):
     """Each source has the values that it has alone; names and a column distinguish them."""
-    sources = ([str(records)], [PAPER], [str(records), PAPER])
-    own, published, both = (csv_of(cab, "correlation", *folders, *OF_RESULTS) for folders in sources)
-    keys = ["kind", "source", "pattern", "task", "a", "b"]
-    frames = (frame.sort_values(keys, ignore_index=True)[both.columns] for frame in (both, pd.concat([own, published])))
-    pd.testing.assert_frame_equal(*frames, check_dtype=False)
+    for command in (["score", "--score", "index"], ["correlation"]):
+        own, published, both = (
+            csv_of(cab, command[0], *sources, *command[1:], *OF_RESULTS)
+            for sources in ([str(records)], [PAPER], [str(records), PAPER])
+        )
+        alone = pd.concat([own, published])
+        keys = [name for name in ("kind", "source", "pattern", "task", "attention", "a", "b") if name in both]
+        frames = (frame[both.columns].sort_values(keys, ignore_index=True) for frame in (both, alone))
+        pd.testing.assert_frame_equal(*frames, check_dtype=False)
     assert "vanilla (published)" in cab("score", str(records), PAPER, "--score", "index").out
 
 

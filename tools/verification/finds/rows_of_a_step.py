@@ -1,8 +1,8 @@
 """RWKV: `generate` with several prompts mixes their states.
 
 In a cached call with one token, the last token of each sequence, [batch, width], is added to the new ones, [batch, 1,
-width]. The sum is [batch, batch, width], and `generate` continues with the wrong part of it. A single prompt is not
-affected. No thread found. Found by `decode_steps` and `output_type`.
+width]. The sum is [batch, batch, width], and `generate` continues with wrong rows. A single prompt is not affected. No
+thread found. Found by `decode_steps` and `output_type`.
 """
 
 import torch
