@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import random
 import resource
+import textwrap
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib.metadata import version
@@ -45,13 +46,17 @@ def row_of(name: str) -> dict[str, Any]:
         row["parameters"] = sum(x.numel() for x in subject.build().parameters())
         failed = [result for result in run_checks(subject, checks) if not result.passed]
     except (Exception, SystemExit) as error:
-        return row | {"result": "does not build", "detail": f"{type(error).__name__}: {error}"[:200]}
+        return row | {"result": "does not build", "detail": _short(f"{type(error).__name__}: {error}")}
     if not failed:
         return row | {"result": "holds"}
     installed = str(Path(str(modeling_auto.__file__)).parents[3]) + os.sep
     row |= {"layer": next((result.guilty for result in failed if result.guilty), "")}
-    row |= {"detail": failed[0].detail.replace(installed, "")[:200]}
+    row |= {"detail": _short(failed[0].detail.replace(installed, ""))}
     return row | {"result": "fails", "failed": " ".join(result.check for result in failed)}
+
+
+def _short(text: str) -> str:
+    return textwrap.shorten(text, 200, placeholder=" …")
 
 
 def separately(name: str) -> dict[str, Any]:
