@@ -43,7 +43,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert path == tmp_path / f"{record.hash}.json"
     assert Record.read(path) == record
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
-    path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))  # laid out anew
+    path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))  # in another layout
     assert Record.read(path) == record
 
 
