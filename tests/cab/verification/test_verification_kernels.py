@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from attentions.kernels.causal_abc import causal_abc
 from attentions.kernels.delta_rule import kda_decay
 from attentions.kernels.recurrence import recurrence
 from attentions.kernels.softmax_attention import softmax
@@ -108,3 +109,19 @@ def test_a_kernel_without_log1p_passes(factor: float, passes: bool, monkeypatch:
     monkeypatch.setattr(kda_decay, "backends", (Backend("fla", run, device="cpu"),))
     results = agreements(subject_of("kda", "CS", options={}), (64,), (131,))
     assert [result.passed for result in results if result.operation == "kda_decay"] == 4 * [passes]
+
+
+@pytest.mark.parametrize(("factor", "passes"), [(1.0, True), (1.02, False)])
+def test_gradients_written_by_hand_are_rounded_in_the_readable_form_too(
+    factor: float, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(query: Tensor, key: Tensor, value: Tensor, compress: Tensor, *memory: Any) -> Any:
+        copy = compress * 1.0
+        if copy.requires_grad and query.dtype is torch.bfloat16:
+            copy.register_hook(lambda grad: factor * grad.bfloat16().float())
+        return causal_abc.reference(query, key, value, copy, *memory)
+
+    monkeypatch.setattr(causal_abc, "backends", (Backend("fla", run, device="cpu"),))
+    results = list(agreements(subject_of("abc", "CS", options={}), (64,), (131,)))
+    assert len(results) == 4
+    assert all(result.passed for result in results) is passes
