@@ -1,7 +1,8 @@
 """Kernel attention over all keys: feature maps that are cheap to evaluate, and sums of their products.
 
-Tokens are processed in chunks whose features fit in the processor cache, and features are recomputed in the backward
-pass instead of stored. The gradients are hand-written (results/efficiency/kernel_gains.csv lists what that gains).
+Tokens are processed in pieces whose features fit in the processor cache. For the backward pass, features are stored in
+place of the tokens if they are no wider, and recomputed otherwise. The gradients are hand-written
+(results/efficiency/kernel_gains.csv lists what that gains).
 
 Shapes: B batch, H heads, N queries, M keys, E width of a head, r features.
 """
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.chunks import chunk_slices
+from attentions.kernels.chunks import Piece, pieces
 from attentions.kernels.numerics import once_differentiable
 
 LEAK = 0.01
@@ -28,6 +29,9 @@ class Elementwise(NamedTuple):
     function: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
     is_positive: bool
+
+    def width(self, width: int) -> int:
+        return width
 
     def forward(self, x: Tensor, _factors: Tensor | None) -> Tensor:
         return self.function(x)
@@ -62,6 +66,9 @@ class Reweighted:
     def __init__(self, kernel: Elementwise) -> None:
         self.kernel = kernel
 
+    def width(self, width: int) -> int:
+        return 2 * width
+
     def forward(self, x: Tensor, factors: Tensor | None) -> Tensor:
         assert factors is not None
         return (self.kernel.function(x).unsqueeze(-2) * factors).flatten(-2)
@@ -75,6 +82,9 @@ class Reweighted:
 
 class Trigonometric:
     """Map [.., r] to [sin x, cos x] / sqrt(r), [.., 2 r]; products of two are the mean of cos(x - y)."""
+
+    def width(self, width: int) -> int:
+        return 2 * width
 
     def forward(self, x: Tensor, _factors: Tensor | None) -> Tensor:
         return torch.cat([x.sin(), x.cos()], dim=-1).mul_(x.shape[-1] ** -0.5)
@@ -91,6 +101,9 @@ class Taylor:
     The inner product of two feature vectors is 1 + s + s^2 / 2 with s = x.y. Each pair of different features occurs
     once; in the published form it occurs twice, scaled by sqrt(1/2).
     """
+
+    def width(self, width: int) -> int:
+        return 1 + width + width * (width + 1) // 2
 
     def forward(self, x: Tensor, _factors: Tensor | None) -> Tensor:
         width = x.shape[-1]
@@ -112,6 +125,10 @@ class Taylor:
 class FeatureMap(Protocol):
     """A feature map phi and its gradient. ``factors`` [B or 1, 1, tokens, ...] depend on the position, or are None."""
 
+    def width(self, width: int) -> int:
+        """Return the number of features of tokens with ``width`` elements."""
+        ...
+
     def forward(self, x: Tensor, factors: Tensor | None) -> Tensor:
         """Return the features of ``x``."""
         ...
@@ -126,15 +143,25 @@ def safe_denominator(x: Tensor, smallest: float) -> Tensor:
     return torch.where(x.abs() < smallest, torch.full_like(x, smallest).copysign(x), x)
 
 
-def _cut(x: Tensor | None, piece: slice) -> Tensor | None:
-    return None if x is None else x[:, :, piece]
+def _cut(factors: Tensor | None, piece: Piece) -> Tensor | None:
+    """Return the position factors [B or 1, 1, N, ...] of a piece."""
+    if factors is None:
+        return None
+    rows, _, tokens = piece
+    return factors[rows if len(factors) > 1 else slice(None), :, tokens]
 
 
-def _key_features(
-    kind: FeatureMap, key: Tensor, factors: Tensor | None, padding: Tensor | None, piece: slice
-) -> Tensor:
-    features = kind.forward(key[:, :, piece], _cut(factors, piece))
-    return features if padding is None else features.masked_fill_(padding[:, None, piece, None], 0.0)
+def _hide(x: Tensor, padding: Tensor | None, piece: Piece) -> None:
+    """Set a piece ``x`` of features or of their gradient to zero at the padding [B, M]."""
+    if padding is not None:
+        rows, _, tokens = piece
+        x.masked_fill_(padding[rows, None, tokens, None], 0.0)
+
+
+def _store(ctx: Any, kind: FeatureMap, x: Tensor) -> Tensor | None:
+    """Return where features of tokens ``x`` are to be stored, if a gradient is needed and they are no wider."""
+    ctx.kind, ctx.is_stored = kind, kind.width(x.shape[-1]) <= x.shape[-1]
+    return torch.empty_like(x) if ctx.is_stored and any(ctx.needs_input_grad) else None
 
 
 class SumOfKeys(torch.autograd.Function):
@@ -144,15 +171,18 @@ class SumOfKeys(torch.autograd.Function):
     def forward(
         ctx: Any, kind: FeatureMap, key: Tensor, value: Tensor, factors: Tensor | None, padding: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        sums: list[Tensor] = []
-        mass: list[Tensor] = []
-        for piece in chunk_slices(key):
-            features = _key_features(kind, key, factors, padding, piece)
-            sums.append(features.transpose(-2, -1) @ value[:, :, piece])
-            mass.append(features.sum(dim=-2))
-        ctx.save_for_backward(key, value, factors, padding)
-        ctx.kind = kind
-        return torch.stack(sums).sum(dim=0), torch.stack(mass).sum(dim=0)
+        store = _store(ctx, kind, key)
+        mass = key.new_zeros(*key.shape[:2], kind.width(key.shape[-1]))
+        sums = key.new_zeros(*mass.shape, value.shape[-1])
+        for piece in pieces(key):
+            features = kind.forward(key[piece], _cut(factors, piece))
+            _hide(features, padding, piece)
+            sums[piece[0]] += features.transpose(-2, -1) @ value[piece]
+            mass[piece[0]] += features.sum(dim=-2)
+            if store is not None:
+                store[piece] = features
+        ctx.save_for_backward(key if store is None else store, value, factors, padding)
+        return sums, mass
 
     @staticmethod
     @once_differentiable
@@ -160,14 +190,16 @@ class SumOfKeys(torch.autograd.Function):
         key, value, factors, padding = ctx.saved_tensors
         key_grad, value_grad = torch.empty_like(key), torch.empty_like(value)
         with torch.autocast(key.device.type, enabled=False):
-            for piece in chunk_slices(key):
-                features = _key_features(ctx.kind, key, factors, padding, piece)
-                value_grad[:, :, piece] = features @ sums_grad
-                grad = (value[:, :, piece] @ sums_grad.transpose(-2, -1)).add_(mass_grad.unsqueeze(-2))
-                if padding is not None:
-                    grad.masked_fill_(padding[:, None, piece, None], 0.0)
-                key_grad[:, :, piece] = ctx.kind.backward(features, _cut(factors, piece), grad)
-                del features, grad  # before those of the next chunk are computed
+            for piece in pieces(key):
+                cut, d_sums, d_mass = _cut(factors, piece), sums_grad[piece[0]], mass_grad[piece[0]]
+                features = key[piece] if ctx.is_stored else ctx.kind.forward(key[piece], cut)
+                if not ctx.is_stored:
+                    _hide(features, padding, piece)
+                value_grad[piece] = features @ d_sums
+                grad = (value[piece] @ d_sums.transpose(-2, -1)).add_(d_mass.unsqueeze(-2))
+                _hide(grad, padding, piece)
+                key_grad[piece] = ctx.kind.backward(features, cut, grad)
+                del features, grad  # before those of the next piece are computed
         return None, key_grad, value_grad, None, None
 
 
@@ -192,33 +224,38 @@ class MeanOfQueries(torch.autograd.Function):
         mass: Tensor,
         smallest: float,
     ) -> Tensor:
-        output = query.new_empty(*query.shape[:3], sums.shape[-1])
-        for piece in chunk_slices(query):
-            features = kind.forward(query[:, :, piece], _cut(factors, piece))
-            divisor = safe_denominator(_masses(features, mass), smallest)
-            output[:, :, piece] = (features @ sums).div_(divisor)
-            del features  # before those of the next chunk are computed
-        ctx.save_for_backward(query, factors, sums, mass)
-        ctx.kind, ctx.smallest = kind, smallest
+        num_rows, num_heads, length, _ = query.shape
+        # laid out as [B, N, H, E], so that heads are joined without a copy
+        output = query.new_empty(num_rows, length, num_heads, sums.shape[-1]).transpose(1, 2)
+        store, divisors = _store(ctx, kind, query), query.new_empty(num_rows, num_heads, length, 1)
+        for piece in pieces(query):
+            features = kind.forward(query[piece], _cut(factors, piece))
+            divisors[piece] = divisor = safe_denominator(_masses(features, mass[piece[0]]), smallest)
+            output[piece] = (features @ sums[piece[0]]).div_(divisor)
+            if store is not None:
+                store[piece] = features
+            del features  # before those of the next piece are computed
+        ctx.save_for_backward(query if store is None else store, factors, sums, mass, divisors)
+        ctx.smallest = smallest
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, factors, sums, mass = ctx.saved_tensors
+        query, factors, sums, mass, divisors = ctx.saved_tensors
         query_grad = torch.empty_like(query)
         sums_grad, mass_grad = torch.zeros_like(sums), torch.zeros_like(mass)
         with torch.autocast(query.device.type, enabled=False):
-            for piece in chunk_slices(query):
-                features = ctx.kind.forward(query[:, :, piece], _cut(factors, piece))
-                divisor = safe_denominator(_masses(features, mass), ctx.smallest)
-                g = grad[:, :, piece] / divisor
-                features_grad = g @ sums.transpose(-2, -1)
+            for piece in pieces(query):
+                rows, cut, divisor = piece[0], _cut(factors, piece), divisors[piece]
+                features = query[piece] if ctx.is_stored else ctx.kind.forward(query[piece], cut)
+                g = grad[piece] / divisor
+                features_grad = g @ sums[rows].transpose(-2, -1)
                 share = (features * features_grad).sum(dim=-1, keepdim=True).div_(divisor)
                 share.masked_fill_(divisor.abs() <= ctx.smallest, 0.0)
-                sums_grad.add_(features.transpose(-2, -1) @ g)
-                mass_grad.sub_((features * share).sum(dim=-2))
-                features_grad.addcmul_(share, mass.unsqueeze(-2), value=-1.0)
-                query_grad[:, :, piece] = ctx.kind.backward(features, _cut(factors, piece), features_grad)
-                del features, g, features_grad  # before those of the next chunk are computed
+                sums_grad[rows] += features.transpose(-2, -1) @ g
+                mass_grad[rows] -= (features * share).sum(dim=-2)
+                features_grad.addcmul_(share, mass[rows].unsqueeze(-2), value=-1.0)
+                query_grad[piece] = ctx.kind.backward(features, cut, features_grad)
+                del features, g, features_grad  # before those of the next piece are computed
         return None, query_grad, None, sums_grad, mass_grad, None
