@@ -166,22 +166,22 @@ def _calls(
     for pair in (None, *pairs):
         if pair in seen:
             continue
-        with _stand_ins() as calls, used() as uses:
-            selected = use(None if pair is None else dict([pair]))
-            autocast = torch.autocast(device, torch.bfloat16, enabled=dtype is torch.bfloat16)
+        selected = use(None if pair is None else dict([pair]))
+        with _stand_ins() as calls, used() as uses, selected:
             try:
-                with selected, autocast:
+                with torch.autocast(device, torch.bfloat16, enabled=dtype is torch.bfloat16):
                     output = way(module, subject, length)
             except UnsupportedError as error:
                 assert pair is not None
                 reasons[pair] = str(error).partition(": ")[2]
                 continue
+            weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output)
+            new = {key: call for key, call in calls.items() if key not in seen and pair in (None, key)}
+            # among the stand-ins, since chunks of long sequences are computed again
+            found = [(call, [_gradient(output, weights, x) for x in call.outputs]) for call in new.values()]
         reasons |= {(name, other): why for name, by in uses.refusals.items() for other, why in by.items()}
-        weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output)
-        for key, call in calls.items():
-            if key not in seen and pair in (None, key):
-                seen.add(key)
-                yield call, [_gradient(output, weights, x) for x in call.outputs]
+        seen |= set(new)
+        yield from found
 
 
 def _gradient(output: Tensor, weights: Tensor, x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from attentions.kernels import chunks
 from attentions.kernels.causal_abc import causal_abc
 from attentions.kernels.delta_rule import kda_decay
 from attentions.kernels.recurrence import recurrence
@@ -26,7 +27,7 @@ def computed(*terms: Any) -> tuple[Tensor, Tensor]:
     return output.to(terms[0].dtype), state
 
 
-def scaled(factor: float) -> Callable[..., Any]:
+def scaled(factor: Any) -> Callable[..., Any]:
     def run(*terms: Any) -> tuple[Tensor, Tensor]:
         output, state = computed(*terms)
         return factor * output, state
@@ -50,6 +51,14 @@ def test_the_reference_passes_in_each_precision_with_padding_and_in_pieces(monke
     assert all(result.passed for result in results)
     for form, dtype in product(("with padding", "in pieces"), ("float32", "bfloat16")):
         assert sum(f"{form} in {dtype}, 64 features, 131 tokens" in result.where for result in results) == 1
+
+
+def test_the_reference_passes_on_the_last_of_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is computed again in the backward pass, where the readable form has to stand in for the backend again."""
+    monkeypatch.setattr(chunks, "CPU_TOKENS", 64)
+    results = found(scaled(torch.ones(())), monkeypatch)  # stores one tensor more
+    assert len(results) == 4
+    assert all(result.passed for result in results)
 
 
 @pytest.mark.parametrize(
