@@ -37,20 +37,6 @@ def chunk_slices(x: Tensor) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, x.shape[-2], size))
 
 
-Piece = tuple[slice, slice, slice]
-"""Rows, heads and tokens of a tensor [B, H, N, ...]; all heads."""
-
-
-def pieces(x: Tensor) -> Iterator[Piece]:
-    """Yield the pieces of ``x`` [B, H, N, E]: few rows, since products of parts of several rows are copied first."""
-    num_rows, num_heads, length, _ = x.shape
-    num_tokens = min(tokens_at_once(num_heads, x.device), max(length, 1))
-    size = groups_at_once(num_heads * num_tokens, x.device)
-    for row in range(0, num_rows, size):
-        for token in range(0, length, num_tokens):
-            yield slice(row, row + size), slice(None), slice(token, token + num_tokens)
-
-
 def dropout_seed(dropout: float) -> Tensor | None:
     """Draw the seed that both passes share; None without dropout."""
     return torch.randint(2**62, ()) if dropout else None

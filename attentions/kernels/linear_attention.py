@@ -9,14 +9,14 @@ Shapes: B batch, H heads, N queries, M keys, E width of a head, r features.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attentions.kernels.chunks import Piece, pieces
+from attentions.kernels.chunks import groups_at_once, tokens_at_once
 from attentions.kernels.numerics import once_differentiable
 
 LEAK = 0.01
@@ -143,7 +143,21 @@ def safe_denominator(x: Tensor, smallest: float) -> Tensor:
     return torch.where(x.abs() < smallest, torch.full_like(x, smallest).copysign(x), x)
 
 
-def _cut(factors: Tensor | None, piece: Piece) -> Tensor | None:
+_Piece = tuple[slice, slice, slice]
+"""Rows, heads and tokens of a tensor [B, H, N, ...]; all heads."""
+
+
+def _pieces(x: Tensor) -> Iterator[_Piece]:
+    """Yield the pieces of ``x`` [B, H, N, E]: few rows, since products of parts of several rows are copied first."""
+    num_rows, num_heads, length, _ = x.shape
+    num_tokens = min(tokens_at_once(num_heads, x.device), max(length, 1))
+    size = groups_at_once(num_heads * num_tokens, x.device)
+    for row in range(0, num_rows, size):
+        for token in range(0, length, num_tokens):
+            yield slice(row, row + size), slice(None), slice(token, token + num_tokens)
+
+
+def _cut(factors: Tensor | None, piece: _Piece) -> Tensor | None:
     """Return the position factors [B or 1, 1, N, ...] of a piece."""
     if factors is None:
         return None
@@ -151,7 +165,7 @@ def _cut(factors: Tensor | None, piece: Piece) -> Tensor | None:
     return factors[rows if len(factors) > 1 else slice(None), :, tokens]
 
 
-def _hide(x: Tensor, padding: Tensor | None, piece: Piece) -> None:
+def _hide(x: Tensor, padding: Tensor | None, piece: _Piece) -> None:
     """Set a piece ``x`` of features or of their gradient to zero at the padding [B, M]."""
     if padding is not None:
         rows, _, tokens = piece
@@ -174,7 +188,7 @@ class SumOfKeys(torch.autograd.Function):
         store = _store(ctx, kind, key)
         mass = key.new_zeros(*key.shape[:2], kind.width(key.shape[-1]))
         sums = key.new_zeros(*mass.shape, value.shape[-1])
-        for piece in pieces(key):
+        for piece in _pieces(key):
             features = kind.forward(key[piece], _cut(factors, piece))
             _hide(features, padding, piece)
             sums[piece[0]] += features.transpose(-2, -1) @ value[piece]
@@ -190,7 +204,7 @@ class SumOfKeys(torch.autograd.Function):
         key, value, factors, padding = ctx.saved_tensors
         key_grad, value_grad = torch.empty_like(key), torch.empty_like(value)
         with torch.autocast(key.device.type, enabled=False):
-            for piece in pieces(key):
+            for piece in _pieces(key):
                 cut, d_sums, d_mass = _cut(factors, piece), sums_grad[piece[0]], mass_grad[piece[0]]
                 features = key[piece] if ctx.is_stored else ctx.kind.forward(key[piece], cut)
                 if not ctx.is_stored:
@@ -228,7 +242,7 @@ class MeanOfQueries(torch.autograd.Function):
         # laid out as [B, N, H, E], so that heads are joined without a copy
         output = query.new_empty(num_rows, length, num_heads, sums.shape[-1]).transpose(1, 2)
         store, divisors = _store(ctx, kind, query), query.new_empty(num_rows, num_heads, length, 1)
-        for piece in pieces(query):
+        for piece in _pieces(query):
             features = kind.forward(query[piece], _cut(factors, piece))
             divisors[piece] = divisor = safe_denominator(_masses(features, mass[piece[0]]), smallest)
             output[piece] = (features @ sums[piece[0]]).div_(divisor)
@@ -246,7 +260,7 @@ class MeanOfQueries(torch.autograd.Function):
         query_grad = torch.empty_like(query)
         sums_grad, mass_grad = torch.zeros_like(sums), torch.zeros_like(mass)
         with torch.autocast(query.device.type, enabled=False):
-            for piece in pieces(query):
+            for piece in _pieces(query):
                 rows, cut, divisor = piece[0], _cut(factors, piece), divisors[piece]
                 features = query[piece] if ctx.is_stored else ctx.kind.forward(query[piece], cut)
                 g = grad[piece] / divisor

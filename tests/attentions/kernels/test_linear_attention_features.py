@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attentions.kernels.linear_attention import KERNELS, FeatureMap, Reweighted, Taylor, Trigonometric, safe_denominator
+from attentions.kernels import chunks
+from attentions.kernels.linear_attention import (
+    KERNELS,
+    FeatureMap,
+    MeanOfQueries,
+    Reweighted,
+    SumOfKeys,
+    Taylor,
+    Trigonometric,
+    safe_denominator,
+)
 from tests.helpers.attentions.agreement import make
 
 MAPS: list[tuple[FeatureMap, bool]] = [
@@ -25,6 +35,31 @@ def test_features_have_the_slopes_of_their_definition(kind: FeatureMap, has_fact
     grad = torch.randn_like(features)
     (expected,) = torch.autograd.grad(features, x, grad)
     torch.testing.assert_close(kind.backward(features.detach(), factors, grad), expected)
+
+
+@pytest.mark.parametrize("at_once", [1, 2 * 64 * 2, 2**20], ids=["row by row", "two rows", "whole"])
+@pytest.mark.parametrize(("kind", "has_factors"), MAPS)
+def test_means_in_pieces_are_those_of_all_tokens(
+    kind: FeatureMap, has_factors: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs and gradients with padding, of queries and keys laid out as a layer's heads."""
+    monkeypatch.setattr(chunks, "CPU_TOKENS", at_once)
+    heads = [torch.randn(3, 150, 2, 4, dtype=torch.float64).transpose(1, 2).requires_grad_() for _ in range(3)]
+    query, key, value = heads
+    padding = torch.arange(150) >= torch.tensor([[150], [97], [40]])
+    angle = torch.rand(3, 1, 150, 1, dtype=torch.float64)
+    factors = torch.stack([angle.cos(), angle.sin()], dim=-2) if has_factors else None
+
+    sums, mass = SumOfKeys.apply(kind, key, value, factors, padding)
+    found = MeanOfQueries.apply(kind, query, factors, sums, mass, 1e-6)
+    keys = kind.forward(key, factors).masked_fill(padding[:, None, :, None], 0.0)
+    weights = kind.forward(query, factors) @ keys.mT
+    expected = weights / safe_denominator(weights.sum(dim=-1, keepdim=True), 1e-6) @ value
+    scale = expected.abs().amax()  # weights of both signs have sums near zero
+    torch.testing.assert_close(found / scale, expected / scale)
+    grad = torch.randn_like(found)
+    for x, y in zip(torch.autograd.grad(found, heads, grad), torch.autograd.grad(expected, heads, grad), strict=True):
+        torch.testing.assert_close(x / y.abs().amax(), y / y.abs().amax())
 
 
 def test_denominators_keep_their_sign() -> None:
