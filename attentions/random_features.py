@@ -24,6 +24,9 @@ RELEASED_OFFSET = 1e-4
 class ReleasedExponential:
     """Compute (exp(x) + 1e-4) / sqrt(r), as released, of logarithms whose maximum is zero."""
 
+    def num_features(self, width: int) -> int:
+        return width
+
     def forward(self, x: Tensor, _factors: Tensor | None) -> Tensor:
         return x.exp().add_(RELEASED_OFFSET).mul_(x.shape[-1] ** -0.5)
 

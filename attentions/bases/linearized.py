@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attentions.kernels.chunks import Extras, Heads, over_chunks
-from attentions.kernels.linear_attention import FeatureMap, MeanOfQueries, SumOfKeys, safe_denominator
+from attentions.kernels.linear_attention import FeatureMap, mean_of_queries, safe_denominator, sum_of_keys
 from attentions.kernels.numerics import upcast
 from attentions.kernels.recurrence import recurrence
 from cab import Attention, Pattern
@@ -87,13 +87,13 @@ class LinearizedAttention(Attention):
     def reduce_source(self, key: Tensor, value: Tensor, padding: Tensor | None, where: PositionInfo) -> DecodeState:
         """Sum over the source: ``sums`` [B, H, r, E], phi(k)^T v, and ``mass`` [B, H, r], phi(k)^T 1."""
         inputs = self.prepare(key), value, self.factors(key, where), padding
-        sums, mass = SumOfKeys.apply(self.feature_map, *inputs)
+        sums, mass = sum_of_keys(self.feature_map, *inputs)
         return {"sums": sums, "mass": mass}
 
     def read(self, query: Tensor, summary: DecodeState, where: PositionInfo) -> Tensor:
         """Attend from each query to the summarized keys."""
         inputs = self.prepare(query), self.factors(query, where), summary["sums"], summary["mass"]
-        return MeanOfQueries.apply(self.feature_map, *inputs, self.smallest_denominator)
+        return mean_of_queries(self.feature_map, *inputs, self.smallest_denominator)
 
     # --- keys up to the query: CS ------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Kernel attention over all keys: feature maps that are cheap to evaluate, and sums of their products.
 
 Tokens are processed in pieces whose features fit in the processor cache. For the backward pass, features are stored in
-place of the tokens if they are no wider, and recomputed otherwise. The gradients are hand-written
+place of the tokens if they are as wide, and recomputed otherwise. The gradients are hand-written
 (results/efficiency/kernel_gains.csv lists what that gains).
 
 Shapes: B batch, H heads, N queries, M keys, E width of a head, r features.
@@ -22,6 +22,9 @@ from attentions.kernels.numerics import once_differentiable
 LEAK = 0.01
 """Slope of the leaky ReLU below zero, torch's."""
 
+HEAD_WIDTH = 64
+"""Features of a head, for which the number of tokens at once was measured."""
+
 
 class Elementwise(NamedTuple):
     """An elementwise function, its derivative as a function of its value, and whether it is never negative."""
@@ -30,7 +33,7 @@ class Elementwise(NamedTuple):
     slope: Callable[[Tensor], Tensor]
     is_positive: bool
 
-    def width(self, width: int) -> int:
+    def num_features(self, width: int) -> int:
         return width
 
     def forward(self, x: Tensor, _factors: Tensor | None) -> Tensor:
@@ -66,7 +69,7 @@ class Reweighted:
     def __init__(self, kernel: Elementwise) -> None:
         self.kernel = kernel
 
-    def width(self, width: int) -> int:
+    def num_features(self, width: int) -> int:
         return 2 * width
 
     def forward(self, x: Tensor, factors: Tensor | None) -> Tensor:
@@ -83,7 +86,7 @@ class Reweighted:
 class Trigonometric:
     """Map [.., r] to [sin x, cos x] / sqrt(r), [.., 2 r]; products of two are the mean of cos(x - y)."""
 
-    def width(self, width: int) -> int:
+    def num_features(self, width: int) -> int:
         return 2 * width
 
     def forward(self, x: Tensor, _factors: Tensor | None) -> Tensor:
@@ -102,7 +105,7 @@ class Taylor:
     once; in the published form it occurs twice, scaled by sqrt(1/2).
     """
 
-    def width(self, width: int) -> int:
+    def num_features(self, width: int) -> int:
         return 1 + width + width * (width + 1) // 2
 
     def forward(self, x: Tensor, _factors: Tensor | None) -> Tensor:
@@ -125,7 +128,7 @@ class Taylor:
 class FeatureMap(Protocol):
     """A feature map phi and its gradient. ``factors`` [B or 1, 1, tokens, ...] depend on the position, or are None."""
 
-    def width(self, width: int) -> int:
+    def num_features(self, width: int) -> int:
         """Return the number of features of tokens with ``width`` elements."""
         ...
 
@@ -147,14 +150,20 @@ _Piece = tuple[slice, slice, slice]
 """Rows, heads and tokens of a tensor [B, H, N, ...]; all heads."""
 
 
-def _pieces(x: Tensor) -> Iterator[_Piece]:
-    """Yield the pieces of ``x`` [B, H, N, E]: few rows, since products of parts of several rows are copied first."""
+def _pieces(x: Tensor, num_features: int) -> Iterator[_Piece]:
+    """Yield the pieces of ``x`` [B, H, N, E]: of few rows, as torch copies parts of several rows for a product.
+
+    Under the compiler, whose graph has all of them, they are the fewest: of all rows.
+    """
     num_rows, num_heads, length, _ = x.shape
-    num_tokens = min(tokens_at_once(num_heads, x.device), max(length, 1))
-    size = groups_at_once(num_heads * num_tokens, x.device)
-    for row in range(0, num_rows, size):
+    heads = max(1, num_heads * num_features // HEAD_WIDTH)
+    at_once = num_rows if torch.compiler.is_compiling() else 1
+    count = -(-length // tokens_at_once(heads * at_once, x.device))
+    num_tokens = max(1, -(-length // max(count, 1)))
+    num_rows_at_once = max(at_once, groups_at_once(heads * num_tokens, x.device))
+    for row in range(0, num_rows, num_rows_at_once):
         for token in range(0, length, num_tokens):
-            yield slice(row, row + size), slice(None), slice(token, token + num_tokens)
+            yield slice(row, row + num_rows_at_once), slice(None), slice(token, token + num_tokens)
 
 
 def _cut(factors: Tensor | None, piece: _Piece) -> Tensor | None:
@@ -172,49 +181,76 @@ def _hide(x: Tensor, padding: Tensor | None, piece: _Piece) -> None:
         x.masked_fill_(padding[rows, None, tokens, None], 0.0)
 
 
-def _store(ctx: Any, kind: FeatureMap, x: Tensor) -> Tensor | None:
-    """Return where features of tokens ``x`` are to be stored, if a gradient is needed and they are no wider."""
-    ctx.kind, ctx.is_stored = kind, kind.width(x.shape[-1]) <= x.shape[-1]
-    return torch.empty_like(x) if ctx.is_stored and any(ctx.needs_input_grad) else None
+def _kept(ctx: Any, kind: FeatureMap, x: Tensor) -> Tensor | None:
+    """Return where the features of ``x`` are to be stored, or None where the tokens are, or no gradient is needed."""
+    stores_features = kind.num_features(x.shape[-1]) == x.shape[-1]
+    return torch.empty_like(x) if stores_features and any(ctx.needs_input_grad) else None
 
 
-class SumOfKeys(torch.autograd.Function):
+def sum_of_keys(
+    kind: FeatureMap, key: Tensor, value: Tensor, factors: Tensor | None, padding: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Compute phi(k)^T v [B, H, r, E] and phi(k)^T 1 [B, H, r] from keys and values [B, H, M, E] and padding [B, M]."""
+    sums: tuple[Tensor, Tensor] = _SumOfKeys.apply(kind, key, _origin(key), value, factors, padding)
+    return sums
 
+
+def mean_of_queries(
+    kind: FeatureMap, query: Tensor, factors: Tensor | None, sums: Tensor, mass: Tensor, smallest: float
+) -> Tensor:
+    """Compute phi(q) sums / phi(q) mass, [B, H, N, E], with denominators of at least ``smallest`` in absolute value."""
+    mean: Tensor = _MeanOfQueries.apply(kind, query, _origin(query), factors, sums, mass, smallest)
+    return mean
+
+
+def _origin(x: Tensor) -> Tensor:
+    """Return an empty tensor that depends on ``x``: stored, it lets a second derivative be refused."""
+    return x[:0].clone()
+
+
+class _SumOfKeys(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, kind: FeatureMap, key: Tensor, value: Tensor, factors: Tensor | None, padding: Tensor | None
+        ctx: Any,
+        kind: FeatureMap,
+        key: Tensor,
+        origin: Tensor,
+        value: Tensor,
+        factors: Tensor | None,
+        padding: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        store = _store(ctx, kind, key)
-        mass = key.new_zeros(*key.shape[:2], kind.width(key.shape[-1]))
+        kept, num_features = _kept(ctx, kind, key), kind.num_features(key.shape[-1])
+        mass = key.new_zeros(*key.shape[:2], num_features)
         sums = key.new_zeros(*mass.shape, value.shape[-1])
-        for piece in _pieces(key):
+        for piece in _pieces(key, num_features):
             features = kind.forward(key[piece], _cut(factors, piece))
             _hide(features, padding, piece)
             sums[piece[0]] += features.transpose(-2, -1) @ value[piece]
             mass[piece[0]] += features.sum(dim=-2)
-            if store is not None:
-                store[piece] = features
-        ctx.save_for_backward(key if store is None else store, value, factors, padding)
+            if kept is not None:
+                kept[piece] = features
+        ctx.kind, ctx.num_features, ctx.has_features = kind, num_features, kept is not None
+        ctx.save_for_backward(key if kept is None else kept, origin, value, factors, padding)
         return sums, mass
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, sums_grad: Tensor, mass_grad: Tensor) -> tuple[Tensor | None, ...]:
-        key, value, factors, padding = ctx.saved_tensors
-        key_grad, value_grad = torch.empty_like(key), torch.empty_like(value)
-        with torch.autocast(key.device.type, enabled=False):
-            for piece in _pieces(key):
+        key_or_features, _, value, factors, padding = ctx.saved_tensors
+        key_grad, value_grad = torch.empty_like(key_or_features), torch.empty_like(value)
+        with torch.autocast(value.device.type, enabled=False):
+            for piece in _pieces(key_or_features, ctx.num_features):
                 cut, d_sums, d_mass = _cut(factors, piece), sums_grad[piece[0]], mass_grad[piece[0]]
-                features = key[piece] if ctx.is_stored else ctx.kind.forward(key[piece], cut)
-                if not ctx.is_stored:
+                features = key_or_features[piece]
+                if not ctx.has_features:
+                    features = ctx.kind.forward(features, cut)
                     _hide(features, padding, piece)
                 value_grad[piece] = features @ d_sums
                 grad = (value[piece] @ d_sums.transpose(-2, -1)).add_(d_mass.unsqueeze(-2))
                 _hide(grad, padding, piece)
                 key_grad[piece] = ctx.kind.backward(features, cut, grad)
                 del features, grad  # before those of the next piece are computed
-        return None, key_grad, value_grad, None, None
+        return None, key_grad, None, value_grad, None, None
 
 
 def _masses(features: Tensor, mass: Tensor) -> Tensor:
@@ -222,47 +258,50 @@ def _masses(features: Tensor, mass: Tensor) -> Tensor:
     return (features * mass.unsqueeze(-2)).sum(dim=-1, keepdim=True)
 
 
-class MeanOfQueries(torch.autograd.Function):
-    """Compute phi(q) sums / phi(q) mass, [B, H, N, E], with denominators of at least ``smallest`` in absolute value.
-
-    The gradient of a denominator is minus the product of the features and their gradient, divided by the denominator.
-    """
+class _MeanOfQueries(torch.autograd.Function):
+    """The gradient of a denominator is minus the product of features and their gradient, divided by the denominator."""
 
     @staticmethod
     def forward(
         ctx: Any,
         kind: FeatureMap,
         query: Tensor,
+        origin: Tensor,
         factors: Tensor | None,
         sums: Tensor,
         mass: Tensor,
         smallest: float,
     ) -> Tensor:
-        num_rows, num_heads, length, _ = query.shape
+        (num_rows, num_heads, length, _), width = query.shape, sums.shape[-1]
         # laid out as [B, N, H, E], so that heads are joined without a copy
-        output = query.new_empty(num_rows, length, num_heads, sums.shape[-1]).transpose(1, 2)
-        store, divisors = _store(ctx, kind, query), query.new_empty(num_rows, num_heads, length, 1)
-        for piece in _pieces(query):
+        strides = length * num_heads * width, width, num_heads * width, 1
+        output = query.new_empty_strided((num_rows, num_heads, length, width), strides)
+        divisors = query.new_empty(num_rows, num_heads, length, 1)
+        kept, num_features = _kept(ctx, kind, query), kind.num_features(query.shape[-1])
+        for piece in _pieces(query, num_features):
             features = kind.forward(query[piece], _cut(factors, piece))
             divisors[piece] = divisor = safe_denominator(_masses(features, mass[piece[0]]), smallest)
             output[piece] = (features @ sums[piece[0]]).div_(divisor)
-            if store is not None:
-                store[piece] = features
+            if kept is not None:
+                kept[piece] = features
             del features  # before those of the next piece are computed
-        ctx.save_for_backward(query if store is None else store, factors, sums, mass, divisors)
+        ctx.kind, ctx.num_features, ctx.has_features = kind, num_features, kept is not None
         ctx.smallest = smallest
+        ctx.save_for_backward(query if kept is None else kept, origin, factors, sums, mass, divisors)
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, factors, sums, mass, divisors = ctx.saved_tensors
-        query_grad = torch.empty_like(query)
+        query_or_features, _, factors, sums, mass, divisors = ctx.saved_tensors
+        query_grad = torch.empty_like(query_or_features)
         sums_grad, mass_grad = torch.zeros_like(sums), torch.zeros_like(mass)
-        with torch.autocast(query.device.type, enabled=False):
-            for piece in _pieces(query):
+        with torch.autocast(grad.device.type, enabled=False):
+            for piece in _pieces(query_or_features, ctx.num_features):
                 rows, cut, divisor = piece[0], _cut(factors, piece), divisors[piece]
-                features = query[piece] if ctx.is_stored else ctx.kind.forward(query[piece], cut)
+                features = query_or_features[piece]
+                if not ctx.has_features:
+                    features = ctx.kind.forward(features, cut)
                 g = grad[piece] / divisor
                 features_grad = g @ sums[rows].transpose(-2, -1)
                 share = (features * features_grad).sum(dim=-1, keepdim=True).div_(divisor)
@@ -272,4 +311,4 @@ class MeanOfQueries(torch.autograd.Function):
                 features_grad.addcmul_(share, mass[rows].unsqueeze(-2), value=-1.0)
                 query_grad[piece] = ctx.kind.backward(features, cut, features_grad)
                 del features, g, features_grad  # before those of the next piece are computed
-        return None, query_grad, None, sums_grad, mass_grad, None
+        return None, query_grad, None, None, sums_grad, mass_grad, None

@@ -177,7 +177,7 @@ def _calls(
                 continue
             weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output)
             new = {key: call for key, call in calls.items() if key not in seen and pair in (None, key)}
-            # among the stand-ins, since chunks of long sequences are computed again
+            # among the stand-ins, since chunks of long sequences are computed again in the backward pass
             found = [(call, [_gradient(output, weights, x) for x in call.outputs]) for call in new.values()]
         reasons |= {(name, other): why for name, by in uses.refusals.items() for other, why in by.items()}
         seen |= set(new)
@@ -242,7 +242,7 @@ class KernelRounding(TorchFunctionMode):
             return self._softmax_attention(*args, **kwargs)
         if func in (Tensor.matmul, Tensor.__matmul__, torch.matmul, torch.bmm):
             args = [self._rounded(x) for x in args]
-        elif func in (torch.baddbmm, torch.addcmul):
+        elif func in (torch.baddbmm, torch.addcmul, Tensor.baddbmm_, Tensor.addcmul_):
             args = [args[0], *(self._rounded(x) for x in args[1:])]
         elif func is F.softplus and len(args) == 1 and not kwargs:
             x = args[0]
@@ -316,7 +316,7 @@ def _results(
         outputs = [result] if isinstance(result, Tensor) else list(result)
         loss = sum((x.double() * weight.to(x.device)).sum() for x, weight in zip(outputs, weights, strict=True))
         assert isinstance(loss, Tensor)
-        # edges instead of tensors, for which KernelRounding would be suspended: it is for hand-written gradients, too
+        # edges, as `grad` of tensors suspends KernelRounding, and gradients written by hand are to be rounded, too
         edges = [get_gradient_edge(x) for _, x in leaves]
         given = torch.autograd.grad([get_gradient_edge(loss)], edges, [torch.ones_like(loss)], allow_unused=True)
     tensors = [torch.zeros_like(x) if grad is None else grad for (_, x), grad in zip(leaves, given, strict=True)]

@@ -9,12 +9,12 @@ from attentions.kernels import chunks
 from attentions.kernels.linear_attention import (
     KERNELS,
     FeatureMap,
-    MeanOfQueries,
     Reweighted,
-    SumOfKeys,
     Taylor,
     Trigonometric,
+    mean_of_queries,
     safe_denominator,
+    sum_of_keys,
 )
 from tests.helpers.attentions.agreement import make
 
@@ -37,21 +37,21 @@ def test_features_have_the_slopes_of_their_definition(kind: FeatureMap, has_fact
     torch.testing.assert_close(kind.backward(features.detach(), factors, grad), expected)
 
 
-@pytest.mark.parametrize("at_once", [1, 2 * 64 * 2, 2**20], ids=["row by row", "two rows", "whole"])
+@pytest.mark.parametrize("at_once", [1, 300, 2**20], ids=["row by row", "two rows", "whole"])
 @pytest.mark.parametrize(("kind", "has_factors"), MAPS)
 def test_means_in_pieces_are_those_of_all_tokens(
     kind: FeatureMap, has_factors: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outputs and gradients with padding, of queries and keys laid out as a layer's heads."""
     monkeypatch.setattr(chunks, "CPU_TOKENS", at_once)
-    heads = [torch.randn(3, 150, 2, 4, dtype=torch.float64).transpose(1, 2).requires_grad_() for _ in range(3)]
+    heads = [torch.randn(3, 150, 2, n, dtype=torch.float64).transpose(1, 2).requires_grad_() for n in (4, 4, 6)]
     query, key, value = heads
-    padding = torch.arange(150) >= torch.tensor([[150], [97], [40]])
-    angle = torch.rand(3, 1, 150, 1, dtype=torch.float64)
+    padding = torch.arange(150) >= torch.tensor([[150], [97], [0]])
+    angle = torch.rand(1 if at_once == 1 else 3, 1, 150, 1, dtype=torch.float64)
     factors = torch.stack([angle.cos(), angle.sin()], dim=-2) if has_factors else None
 
-    sums, mass = SumOfKeys.apply(kind, key, value, factors, padding)
-    found = MeanOfQueries.apply(kind, query, factors, sums, mass, 1e-6)
+    sums, mass = sum_of_keys(kind, key, value, factors, padding)
+    found = mean_of_queries(kind, query, factors, sums, mass, 1e-6)
     keys = kind.forward(key, factors).masked_fill(padding[:, None, :, None], 0.0)
     weights = kind.forward(query, factors) @ keys.mT
     expected = weights / safe_denominator(weights.sum(dim=-1, keepdim=True), 1e-6) @ value
@@ -60,6 +60,18 @@ def test_means_in_pieces_are_those_of_all_tokens(
     grad = torch.randn_like(found)
     for x, y in zip(torch.autograd.grad(found, heads, grad), torch.autograd.grad(expected, heads, grad), strict=True):
         torch.testing.assert_close(x / y.abs().amax(), y / y.abs().amax())
+
+
+@pytest.mark.parametrize("kind", [KERNELS["elu1"], Taylor()])
+@pytest.mark.parametrize("differentiated", [0, 1], ids=["query", "key"])
+def test_a_second_derivative_is_refused_whatever_is_stored(kind: FeatureMap, differentiated: int) -> None:
+    heads = [torch.randn(1, 1, 5, 4) for _ in range(3)]
+    x = heads[differentiated].requires_grad_()
+    query, key, value = heads
+    mean = mean_of_queries(kind, query, None, *sum_of_keys(kind, key, value, None, None), 1e-6)
+    (first,) = torch.autograd.grad(mean.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(first.square().sum() + x.square().sum(), x)
 
 
 def test_denominators_keep_their_sign() -> None:
