@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from torch import nn
 
@@ -20,7 +22,11 @@ DEFECTS = [case for part in (broken_calls, broken_decoding, broken_inputs, broke
 def test_defect_is_caught_and_named(cls, pattern, checks, long, monkeypatch):
     monkeypatch.setattr(suite, "guilty", lambda *_: "")  # the submodule is named by test_localize.py
     selected = ["packed"] if checks[0].startswith("packed_") else checks
-    assert set(failures(cls, pattern, selected, quick=not long, long=long or LONG)) == set(checks)
+    found = failures(cls, pattern, selected, quick=not long, long=long or LONG)
+    assert set(found) == set(checks)
+    assert not any(re.search(r"\b(Name|Attribute|Type|UnboundLocal|Import)Error\b", text) for text in found.values()), (
+        found
+    )
 
 
 @pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
