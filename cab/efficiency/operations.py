@@ -44,9 +44,10 @@ CREATES = {
 
 FREE_OPERATORS = {
     *("_linalg_check_errors", "_local_scalar_dense", "_record_function_exit", "_unsafe_view", "empty", "empty_like"),
-    *("new_empty", "promote_types"),
+    *("empty_strided", "new_empty", "new_empty_strided", "promote_types"),
 }
 """Operators without computation and memory traffic."""
+
 IN_PLACE = {"addmm_": torch.ops.aten.addmm, "baddbmm_": torch.ops.aten.baddbmm}
 """In-place products that torch's counter lacks, and their counterparts."""
 
