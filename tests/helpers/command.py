@@ -13,11 +13,13 @@ import multiprocessing
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +48,7 @@ Command = Callable[..., Printed]
 def cab(
     *arguments: str | Path,
     cwd: Path,
+    processes: int = 1,
     stop: str = "",
     kill: tuple[int, float] | None = None,
     once: str = "",
@@ -55,31 +58,49 @@ def cab(
     """The finished process of ``cab ARGUMENTS``, run in ``cwd``.
 
     Args:
+        processes: how many run it together, as under torchrun.
         stop: stopping/sitecustomize.py's.
-        kill: a signal that the process gets, and the seconds before.
-        once: the seconds begin when the process has written a file that matches.
+        kill: a signal that the first gets, and the seconds before.
+        once: the seconds begin when it has written a file that matches.
     """
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     env |= _stopping(stop, env.get("PYTHONPATH", ""))
     words = ["cab", *map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder, "out"), Path(folder, "err")
-        process = _COPIES.Process(target=_run, args=(words, cwd, env, *files))
+        ranks = [env | rank for rank in _ranks(processes)]
+        started = [_COPIES.Process(target=_run, args=(words, cwd, rank, *files)) for rank in ranks]
         begin = time.time_ns()
-        process.start()
+        for process in started:
+            process.start()
         if kill is not None:
-            while once and process.exitcode is None and not any(f.stat().st_mtime_ns > begin for f in cwd.glob(once)):
-                process.join(0.01)
-            process.join(kill[1])
-            if process.exitcode is None:
-                os.kill(process.pid, kill[0])
-        process.join(timeout)
-        status = process.exitcode
-        process.kill()
-        process.join()
-        if status is None:
-            raise subprocess.TimeoutExpired(words, timeout)
+            first = started[0]
+            while once and first.exitcode is None and not any(f.stat().st_mtime_ns > begin for f in cwd.glob(once)):
+                first.join(0.01)
+            first.join(kill[1])
+            if first.exitcode is None:
+                os.kill(first.pid, kill[0])
+        while running := [process for process in started if process.exitcode is None]:
+            failed = any(process.exitcode for process in started)
+            for process in running if failed else ():  # as torchrun does
+                process.terminate()
+            if not wait([process.sentinel for process in running], 30 if failed else timeout):
+                for process in running:
+                    process.kill()
+                    process.join()
+                if not failed:
+                    raise subprocess.TimeoutExpired(words, timeout)
+        status = next((process.exitcode for process in started if process.exitcode), 0)
         return subprocess.CompletedProcess(words, status, *(file.read_text() for file in files))
+
+
+def _ranks(count: int) -> list[dict[str, str]]:
+    """The variables of each of several processes that run together."""
+    if count == 1:
+        return [{}]
+    with socket.create_server(("localhost", 0)) as server:
+        shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(server.getsockname()[1]), "WORLD_SIZE": str(count)}
+    return [{"RANK": str(rank), "LOCAL_RANK": str(rank), **shared} for rank in range(count)]
 
 
 def run(command: Sequence[str | Path], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -97,17 +118,15 @@ def run_python(*arguments: str, cwd: Path, root: Path = ROOT) -> subprocess.Comp
     return done
 
 
-def run_module(*module: str | Path, processes: int = 1, stop: str = "") -> subprocess.CompletedProcess[str]:
-    """The finished process of ``python -m MODULE``, of several processes under torchrun; ``stop`` as in :func:`cab`."""
+def run_module(*module: str | Path, processes: int = 1) -> subprocess.CompletedProcess[str]:
+    """The finished process of ``python -m MODULE``, of several processes under torchrun."""
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)] if processes > 1 else []
-    return run([sys.executable, *launcher, "-m", *module], ROOT, **_stopping(stop, os.environ.get("PYTHONPATH", "")))
+    return run([sys.executable, *launcher, "-m", *module], ROOT)
 
 
 def run_cab(*arguments: str | Path, processes: int = 1, stop: str = "") -> subprocess.CompletedProcess[str]:
-    """The finished process of ``cab run ARGUMENTS``, as in :func:`run_module`."""
-    if processes > 1:
-        return run_module("cab.cli.main", "run", *arguments, processes=processes, stop=stop)
-    return cab("run", *arguments, cwd=ROOT, stop=stop)
+    """The finished process of ``cab run ARGUMENTS``, as in :func:`cab`."""
+    return cab("run", *arguments, cwd=ROOT, processes=processes, stop=stop)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -126,7 +145,7 @@ def _stopping(stop: str, path: str) -> dict[str, str]:
 
 def _run(words: list[str], cwd: Path, environment: dict[str, str], *files: Path) -> None:
     for number, file in enumerate(files, start=1):
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(descriptor, number)
         os.close(descriptor)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until there is who reports it

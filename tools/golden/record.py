@@ -1,29 +1,26 @@
 """Golden files: what public code computes with the parameters of one of our attentions, in float64.
 
-A function of another module builds our attention (:class:`Recorder`) and the public module (:func:`load`), copies the
-parameters (:meth:`Recorder.copy`, :func:`put`) and saves inputs, parameters, outputs and gradients
-(:meth:`Recorder.save`), or quantiles of initial parameters (:func:`save_start`).
+A function of another module builds our attention (:class:`Recorder`) and the public module, copies the parameters
+(:meth:`Recorder.copy`, :func:`put`) and saves inputs, parameters, outputs and gradients (:meth:`Recorder.save`), or
+quantiles of initial parameters (:func:`save_start`).
+
+Only the module for an installed package is kept. The cases of other packages and of repositories, each of which names
+its source, were recorded by ``tools/golden`` of commit fdfecfe4, from checkouts that this project does not have.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import sys
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
-import einops
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from tests.helpers.golden_numbers import FOLDER, QUANTILES, Golden, direction
 
@@ -32,12 +29,6 @@ FLOAT32 = torch.float32
 """The type itself, where :func:`in_double` gives its name to another."""
 OURS = "projections are torch's"
 """The reason of a case with a public core between our linear maps."""
-NAMES = {name: getattr(typing, name) for name in typing.__all__} | {
-    **{"torch": torch, "nn": nn, "F": F, "math": math, "np": np, "Tensor": Tensor, "Parameter": nn.Parameter},
-    **{"rearrange": einops.rearrange, "repeat": einops.repeat},
-    **{"quant_noise": lambda layer, *_: layer, "FairseqDropout": lambda *_, **__: nn.Identity()},
-}
-"""What public files import, where only a part of them is run."""
 
 
 class Recorder:
@@ -49,7 +40,6 @@ class Recorder:
         width: embedding width D.
         heads: number of heads.
         layer: (index, number of layers) for attentions that depend on it.
-        perturbation: relative standard deviation of the noise added to the initial parameters.
         options: keyword arguments of the attention.
     """
 
@@ -62,7 +52,6 @@ class Recorder:
         /,
         *,
         layer: tuple[int, int] | None = None,
-        perturbation: float = 0.5,
         **options: Any,
     ) -> None:
         sizes = {"embed_dim": width, "num_heads": heads, "layer": layer}
@@ -72,7 +61,7 @@ class Recorder:
         with torch.no_grad():
             for parameter in self.ours.parameters():
                 size = parameter.square().mean().sqrt().item() or 0.3
-                parameter.add_(perturbation * size * torch.randn_like(parameter))
+                parameter.add_(0.5 * size * torch.randn_like(parameter))
         self.ours.double()
 
     def save(
@@ -82,12 +71,8 @@ class Recorder:
         *lengths: int,
         case: str = "",
         batch: int = 2,
-        faint: int | None = 3,
         tolerance: float = 1e-9,
         reason: str = "",
-        rows: tuple[int | None, int | None] = (None, None),
-        noise: Mapping[str, Tensor] | None = None,
-        gradients: bool = True,
     ) -> None:
         """Store what ``public(*inputs)`` returns.
 
@@ -97,28 +82,21 @@ class Recorder:
             lengths: of one input (self patterns) or two.
             case: name in the file of the attention (default: the attention).
             batch: number of rows.
-            faint: a token that is 1e-3 times as large, which shows small constants.
             tolerance: largest difference relative to the largest number.
             reason: why a tolerance above 1e-9 is needed, or what was replaced in the public code.
-            rows: first and last row that are compared.
-            noise: random numbers of the attention, by name, given instead of drawn.
-            gradients: whether the gradients of the inputs are compared.
         """
         torch.manual_seed(21)
         drawn = [torch.randn(batch, length, self.about["embed_dim"]) for length in lengths]
-        if faint is not None:
-            drawn[0][:, faint] *= 1e-3
+        drawn[0][:, 3] *= 1e-3  # a faint token shows small constants
         inputs = [x.double().requires_grad_() for x in drawn]
         output = public(*inputs)
-        kept = (output[0] if isinstance(output, tuple) else output)[:, slice(*rows)]
-        arrays = {"output": kept}
-        if gradients:
-            found = torch.autograd.grad((kept * direction(kept)).sum(), inputs)
-            arrays |= {f"grad.{i}": x for i, x in enumerate(found)}
+        output = output[0] if isinstance(output, tuple) else output
+        arrays = {"output": output}
+        found = torch.autograd.grad((output * direction(output)).sum(), inputs)
+        arrays |= {f"grad.{i}": x for i, x in enumerate(found)}
         arrays |= {f"state.{name}": x for name, x in self.ours.state_dict().items()}
         arrays |= {f"input.{i}": x for i, x in enumerate(inputs)}
-        arrays |= {f"noise.{name}": x for name, x in (noise or {}).items()}
-        about = {"source": source, "tolerance": tolerance, "reason": reason, "rows": rows}
+        about = {"source": source, "tolerance": tolerance, "reason": reason, "rows": (None, None)}
         write(case or self.about["attention"], arrays, self.about | about)
 
     def copy(self, public: Any, names: str) -> Recorder:
@@ -139,14 +117,13 @@ class Recorder:
                 put(bias, torch.zeros_like(bias))
         return self
 
-    def around(self, core: Callable[..., Tensor], *, tokens_first: bool = False) -> Callable[..., Tensor]:
-        """Return ``core(q, k, v)`` on heads [B, H, N, E], or [B, N, H, E], between our linear maps."""
+    def around(self, core: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Return ``core(q, k, v)`` on heads [B, H, N, E] between our linear maps."""
+        ours = self.ours
 
-        def run(x: Tensor, source: Tensor | None = None) -> Tensor:
-            ours, source = self.ours, x if source is None else source
-            heads = [ours.split_heads(y) for y in (ours.q_proj(x), ours.k_proj(source), ours.v_proj(source))]
-            output = core(*(x.transpose(1, 2) for x in heads)).transpose(1, 2) if tokens_first else core(*heads)
-            return ours.out_proj(ours.merge_heads(output))
+        def run(x: Tensor) -> Tensor:
+            heads = (ours.split_heads(y) for y in (ours.q_proj(x), ours.k_proj(x), ours.v_proj(x)))
+            return ours.out_proj(ours.merge_heads(core(*heads)))
 
         return run
 
@@ -176,41 +153,6 @@ def in_double() -> Iterator[None]:
             torch.set_default_dtype(FLOAT32)
 
 
-def load(
-    file: str | Path,
-    changes: Mapping[str, str] | None = None,
-    *,
-    part: tuple[str, str | None] | None = None,
-    names: Mapping[str, Any] | None = None,
-    **present: Any,
-) -> Any:
-    """Run a file of a checkout as a module.
-
-    Args:
-        file: OWNER/NAME/PATH; the checkout is OWNER+NAME in the folder of public code, the program's second argument.
-        changes: text to replace, each of which must occur: constants that differ, or what is not installed.
-        part: first and next text of the only part that is run, with :data:`NAMES`.
-        names: further names of the module.
-        present: modules by name that the file imports and that are not installed; ``__`` stands for a dot.
-    """
-    path = file if isinstance(file, Path) else Path(sys.argv[2]) / file.replace("/", "+", 1)
-    text = path.read_text()
-    for old, new in (changes or {}).items():
-        assert old in text, f"{path} does not contain '{old}'"
-        text = text.replace(old, new)
-    module = ModuleType(f"public_{path.stem}")
-    if part is not None:
-        start, stop = part
-        text = text[text.index(start) :]
-        text = text if stop is None else text[: text.index(stop, len(start))]
-        vars(module).update(NAMES)
-    vars(module).update(names or {}, __file__=str(path))
-    sys.modules |= {name.replace("__", "."): value for name, value in present.items()}
-    sys.modules[module.__name__] = module
-    exec(compile(text, str(path), "exec"), vars(module))
-    return module
-
-
 def put(parameter: Tensor, *values: Tensor) -> None:
     """Copy values, one after another, into a parameter of the public code, in its shape."""
     with torch.no_grad():
@@ -222,11 +164,6 @@ def pairs(names: str) -> list[tuple[str, str]]:
     return [(ours, theirs or ours) for ours, _, theirs in (name.partition("=") for name in names.split())]
 
 
-def projected(public: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``public(x, source, source)`` as a function of x, which is its own source, or of both."""
-    return lambda x, source=None: public(x, *(x if source is None else source,) * 2)
-
-
 def sequence_first(public: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of [N, B, D], or a tuple that begins with it, as one of [B, N, D]."""
 
@@ -235,15 +172,6 @@ def sequence_first(public: Callable[..., Any]) -> Callable[..., Any]:
         return (output[0] if isinstance(output, tuple) else output).transpose(0, 1)
 
     return run
-
-
-def draws(make: Callable[[], Any], names: str) -> dict[str, list[Tensor]]:
-    """Return parameters of 32 public modules under our names, ``ours=theirs``; the seeds are those of our modules."""
-    modules = []
-    for seed in range(32):
-        torch.manual_seed(seed)
-        modules.append(make())
-    return {ours: [*map(attrgetter(theirs), modules)] for ours, theirs in pairs(names)}
 
 
 def save_start(
@@ -280,3 +208,12 @@ def narrow(array: np.ndarray) -> np.ndarray:
     """Return the array in float32 if this loses no digit."""
     is_exact = array.dtype == np.float64 and (array.astype(np.float32) == array).all()
     return array.astype(np.float32) if is_exact else array
+
+
+def main(functions: Mapping[str, Any]) -> None:
+    """Call the functions ``make_NAME`` of a program, or those that its arguments name."""
+    for name, make in list(functions.items()):
+        kind, _, what = name.partition("_")
+        if kind == "make" and (not sys.argv[1:] or what in sys.argv[1:]):
+            with in_double():
+                make()

@@ -1,4 +1,7 @@
-"""Layers of transformers 5.23.0, an installed package: ``python -m tools.golden transformers .``."""
+"""Layers of the installed package transformers 5.23.0: ``python -m tools.golden.transformers [NAME...]``.
+
+Each function ``make_NAME`` records a case; a maintainer adds one for an attention that the package has.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tools.golden.record import FLOAT32, OURS, Recorder, pairs, put, save_start, sequence_first
+from tools.golden.record import FLOAT32, OURS, Recorder, main, pairs, put, save_start, sequence_first
 
 SOURCE = "transformers 5.23.0, "
 BERT = {"hidden_size": 16, "num_attention_heads": 2, "attention_probs_dropout_prob": 0.0}
@@ -61,7 +64,7 @@ def make_start_of_mlstm() -> None:
     public = model("xlstm").xLSTMModel(settings).blocks[0].mlstm_layer
     gates = {"input_proj": public.igate_preact, "forget_proj": public.fgate_preact}
     parts = [(f"{name}.{part}", getattr(gate, part)) for name, gate in gates.items() for part in ("weight", "bias")]
-    start = {name: [weights] * 32 for name, weights in parts}  # constants, as often as :func:`draws` has them
+    start = {name: [weights] * 32 for name, weights in parts}  # constants, as often as others are drawn
     save_start(SOURCE + "xLSTMModel", "mlstm", "CS", 64, 4, statistics=start)
 
 
@@ -282,3 +285,7 @@ def rotary(length: int, width: int) -> tuple[Tensor, Tensor]:
     angle = torch.arange(length)[:, None] * 10000.0 ** (-torch.arange(0, width, 2) / width)
     both = torch.cat([angle, angle], dim=-1)[None]
     return both.cos(), both.sin()
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -32,19 +32,8 @@ def bundle(folder: Path, out: Path) -> Path:
     return out / SET
 
 
-def main(arguments: list[str]) -> int:
-    """Bundle the folders that the command line names."""
-    if len(arguments) != 2:
-        print("usage: python -m tools.results.bundle FOLDER OUT", file=sys.stderr)
-        return 2
-    try:
-        path = bundle(*map(Path, arguments))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(f"{len(path.read_text(encoding='utf-8').splitlines())} records in {path}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        print(bundle(*map(Path, sys.argv[1:])))
+    except UserError as error:
+        sys.exit(str(error))

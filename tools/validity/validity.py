@@ -12,12 +12,13 @@ import math
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from cab.patterns import pattern_rank
 from cab.records.files import PAPER_DIR, REFERENCE_DIRS
@@ -29,7 +30,6 @@ from cab.results.retained import by_cell, gains_table
 from cab.results.statistics import Estimate, difference, holm, weighted_sum
 from cab.results.validity import invalid_cells
 from tools.markdown import table
-from tools.validity.rank_test import rank_test, rank_test_power
 
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "results" / "validity", ROOT / "docs" / "results" / "validity.md"
@@ -39,6 +39,8 @@ MIXERS = {"Transformer": "vanilla", "Attention": "vanilla", "GLA": "gla", "Delta
 """Published mixers that are registered as the same layer."""
 RECALL, LM = ("probe", "mixer", "CS"), ("lm", "gpt2", "CS")
 LEVEL, CORRELATION, POWER, ENOUGH = 0.05, 0.6, 0.8, 5
+SIMULATED = 20_000
+"""Draws from which the power of a test is computed."""
 TESTS = 6
 """Number of times that question 1 was tested, each time with more results; its p-value is multiplied by it."""
 YES, NO, UNDECIDED, MIXED = "Yes", "No", "Undecided", "Mixed"
@@ -144,6 +146,53 @@ def _ranked(one: pd.Series, other: pd.Series) -> tuple[float, float, str]:
         rho = float(one.corr(other, method="spearman"))
         _, p_value = rank_test({"": (one.to_frame("x"), other.to_frame("x"))})
     return rho, p_value, YES if p_value <= LEVEL else NO if rho <= 0 and len(one) >= ENOUGH else UNDECIDED
+
+
+def rank_test(scores: Mapping[Hashable, Any], *, draws: int = 4_999) -> tuple[float, float]:
+    """Return the summed covariance of ranks and the one-sided p-value of positive agreement.
+
+    The null distribution permutes the attentions of the first table within each stratum, with all their cells together,
+    because scores of one attention in several cells are dependent. A cell with fewer than two attentions adds nothing.
+
+    Args:
+        scores: two tables of scores per stratum, with one row per attention and one column per cell; NaN where there is
+            no score, and higher is better.
+        draws: number of random permutations, from a fixed seed.
+    """
+    random = np.random.default_rng(1)
+    tables = [(one.to_numpy(float), other.to_numpy(float)) for one, other in scores.values()]
+    observed = sum(_covariance(one, other) for one, other in tables)
+    drawn = [sum(_covariance(random.permutation(one), other) for one, other in tables) for _ in range(draws)]
+    return observed, (1 + sum(each >= observed - 1e-9 for each in drawn)) / (1 + draws)
+
+
+def _covariance(one: np.ndarray, other: np.ndarray) -> float:
+    known = np.isfinite(one) & np.isfinite(other)
+    cells = [(x[both], y[both]) for x, y, both in zip(one.T, other.T, known.T, strict=True) if both.sum() > 1]
+    return sum(float(np.cov(stats.rankdata(x), stats.rankdata(y))[0, 1]) for x, y in cells)
+
+
+def rank_test_power(sizes: Sequence[int], correlation: float) -> float:
+    """Return the simulated power of :func:`rank_test` with one cell per stratum.
+
+    Args:
+        sizes: number of attentions per stratum.
+        correlation: Pearson's correlation of normal scores in every stratum.
+    """
+    random = np.random.default_rng(1)
+
+    def summed_covariances(true: float) -> np.ndarray:
+        total = np.zeros(SIMULATED)
+        for size in (size for size in sizes if size > 1):
+            x, noise = random.standard_normal((2, SIMULATED, size))
+            y = true * x + np.sqrt(1 - true**2) * noise
+            ranks = [values.argsort(1).argsort(1) - (size - 1) / 2 for values in (x, y)]
+            total += (ranks[0] * ranks[1]).sum(1) / (size - 1)
+        return total
+
+    null = np.sort(summed_covariances(0.0))
+    p_values = 1 - np.searchsorted(null, summed_covariances(correlation) - 1e-9) / SIMULATED
+    return float((p_values <= LEVEL).mean())
 
 
 def _common(answers: Collection[str], otherwise: str = UNDECIDED) -> str:

@@ -15,7 +15,7 @@ from cab.records.record import Record, records_in
 from cab.results.cells import ANCHORS_FILE, SuiteCell, read_anchors, suite_cells
 from tasks.lstf.synthetic import CHANNELS, NOISE, synthetic_series
 from tests.helpers.suite_records import CELLS, value_record, with_config
-from tools.suite.suite_anchors import composed_settings, write_anchors
+from tools.suite.tables import composed_settings, write_anchors
 
 CORE = [cell for cell in suite_cells() if cell.core]
 

@@ -1,4 +1,4 @@
-"""The generators of golden numbers record again what is stored."""
+"""The generator of golden numbers records again what is stored."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import pytest
 import torch
 
 from tests.helpers.golden_numbers import FOLDER, Golden
-from tools.golden import __main__ as program, record
+from tools.golden import record, transformers
 
 
 @pytest.mark.slow
-def test_a_case_is_recorded_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [name for name in vars(transformers) if name.startswith("make_")])
+def test_a_case_is_recorded_again(make: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its weights are copied whole, transposed and below other names."""
-    case = "transformer_xl_ns"
     monkeypatch.setattr(record, "FOLDER", tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "argv", ["tools.golden", "transformers", str(tmp_path), "xlnet"])
-    program.main()
+    monkeypatch.setattr(sys, "argv", ["transformers", make.removeprefix("make_")])
+    record.main(vars(transformers))
     assert torch.get_default_dtype() is torch.float32
-    made, stored = (Golden.read(folder / "transformer_xl.npz", case) for folder in (tmp_path, FOLDER))
-    assert made.about == stored.about
-    assert made.arrays.keys() == stored.arrays.keys()
-    for name, array in made.arrays.items():
-        assert torch.allclose(array, stored.arrays[name], rtol=1e-9, atol=1e-12), name
+    [file] = tmp_path.glob("*.npz")
+    for case in {name.partition("/")[0] for name in record.np.load(file).files}:
+        made, stored = (Golden.read(folder / file.name, case) for folder in (tmp_path, FOLDER))
+        assert made.about == stored.about
+        assert made.arrays.keys() == stored.arrays.keys()
+        for name, array in made.arrays.items():
+            assert torch.allclose(array, stored.arrays[name], rtol=1e-9, atol=1e-12), name

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tools.validity.rank_test import rank_test
+from tools.validity.validity import rank_test
 
 
 def test_one_cell_equals_the_exact_permutation_test() -> None:

@@ -1,8 +1,7 @@
 """Third-party implementations of attentions. Each function builds a module with the options of its row in index.csv.
 
-index.csv omits CS where an implementation depends on the future, as Reformer's chunks and Routing's clusters do. Sizes
-of the layers of flash-linear-attention are close to those of our layers, but not equal: they are compared by time and
-memory only.
+index.csv omits CS where an implementation depends on the future, as the chunks of Reformer do. Sizes of the layers of
+flash-linear-attention are close to those of our layers, but not equal: they are compared by time and memory only.
 """
 
 from __future__ import annotations
@@ -13,14 +12,84 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from wrappers import Other, Projected, Whole, require, require_multiple, with_output
 
+from cab.efficiency.subjects import Projections
 from cab.errors import UserError
 from cab.patterns import Pattern
+
+# --- modules around the kernels and layers of others, called as module(query) or module(query, key, value) ------------
+
+Core = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Projected(Projections):
+    """``core(q, k, v)`` on heads [B, H, N, E] between the four linear maps."""
+
+    core: Core
+
+    def __init__(self, core: Core, embed_dim: int, num_heads: int) -> None:
+        super().__init__(embed_dim)
+        self.num_heads = num_heads
+        self.core = core
+
+    def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None) -> Tensor:
+        key, value = (query if x is None else x for x in (key, value))
+        q, k, v = (
+            linear(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for linear, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
+        )
+        return self.out_proj(self.core(q, k, v).transpose(1, 2).flatten(-2))
+
+
+def first_output(module: nn.Module, x: Tensor, *_: Tensor) -> Tensor:
+    """Call a self attention, which may return a tuple that begins with the output."""
+    output = module(x)
+    return output[0] if isinstance(output, tuple) else output
+
+
+class Other(nn.Module):
+    """A module without projections of query, key, value and output, called as ``call(module, query, key, value)``.
+
+    Args:
+        multiple_of: the length must be a multiple of it.
+    """
+
+    def __init__(self, module: nn.Module, call: Callable[..., Tensor] = first_output, *, multiple_of: int = 1) -> None:
+        super().__init__()
+        self.module, self.call, self.multiple_of = module, call, multiple_of
+
+    def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None) -> Tensor:
+        require_multiple(query.shape[1], self.multiple_of)
+        key, value = (query if x is None else x for x in (key, value))
+        return self.call(self.module, query, key, value)
+
+
+class Whole(Other):
+    """A module with its own projections."""
+
+    q_proj = k_proj = v_proj = True
+
+
+def with_output(layer: nn.Module, embed_dim: int) -> nn.ModuleDict:
+    """Return a layer of transformers and the output map, which belongs to another class there."""
+    return nn.ModuleDict({"layer": layer, "out_proj": nn.Linear(embed_dim, embed_dim)})
+
+
+def require(**options: tuple[object, object]) -> None:
+    """Raise UserError for an option whose value is not the supported one: ``require(name=(value, supported))``."""
+    for name, (value, supported) in options.items():
+        if value != supported:
+            raise UserError(f"{name}={value} is not supported")
+
+
+def require_multiple(length: int, size: int) -> None:
+    """Raise UserError for an unsupported length."""
+    if length % size:
+        raise UserError(f"the length must be a multiple of {size}, got {length}")
+
 
 # --- softmax, kernels, landmarks, windows and gated attention units --------------------------------------------------
 
@@ -221,39 +290,6 @@ def fnet(embed_dim: int) -> nn.Module:
     return Other(package.modeling_fnet.FNetBasicFourierTransform(package.FNetConfig(hidden_size=embed_dim)))
 
 
-def routing(
-    embed_dim: int,
-    num_heads: int,
-    window: int,
-    num_clusters: int,
-    local_heads: bool,
-    normalize: bool,
-    decay: float,
-    commitment: float,
-) -> nn.Module:
-    """Build routing-transformer, whose local windows are blocks with their neighbors: block length is half a window."""
-    require(normalize=(normalize, True))
-    block, num_local = max(window // 2, 1), num_heads // 2 if local_heads else 0
-    module = import_module("routing_transformer.routing_transformer").SelfAttention(
-        embed_dim,
-        depth=1,
-        max_seq_len=num_clusters * window,
-        heads=num_heads,
-        local_attn_heads=num_local,
-        window_size=window,
-        local_attn_window_size=block,
-        rel_pos_emb=False,
-        kmeans_ema_decay=decay,
-        commitment_factor=commitment,
-    )
-
-    def call(module: Any, x: Tensor, *_: Tensor) -> Tensor:
-        module.global_attn.window_size = min(-(-x.shape[1] // num_clusters), window)  # as in our layer
-        return module(x)[0]
-
-    return Whole(module, call, multiple_of=block if num_local else 1)
-
-
 def sinkhorn(
     pattern: Pattern, embed_dim: int, num_heads: int, block_size: int, iterations: int, temperature: float
 ) -> nn.Module:
@@ -298,31 +334,6 @@ def mca(pattern: Pattern, embed_dim: int, num_heads: int, factor: int, reduction
         embed_dim, heads=num_heads, causal=pattern is Pattern.CS, compression_factor=factor
     )
     return Whole(module)
-
-
-def compressive(
-    embed_dim: int, num_heads: int, segment: int, memory: int, compressed: int, factor: int, position: str
-) -> nn.Module:
-    """Build compressive-transformer-pytorch, segment by segment, with memories and relative position embeddings.
-
-    The package disables the gradient of the key and value weights; the wrapper enables it again.
-    """
-    package = import_module("compressive_transformer_pytorch.compressive_transformer_pytorch")
-    sizes = [segment, memory, compressed]
-    module = package.SelfAttention(embed_dim, *sizes, cmem_ratio=factor, heads=num_heads)
-    if position == "relative":
-        module.position = nn.Parameter(torch.zeros(num_heads, sum(sizes), embed_dim // num_heads))
-
-    def call(module: Any, x: Tensor, *_: Tensor) -> Tensor:
-        outputs, memories = [], None
-        for tokens in x.split(segment, dim=1):
-            output, updated, _ = module(tokens, memories, getattr(module, "position", None))
-            module.to_kv.weight.requires_grad_(True)
-            outputs.append(output)
-            memories = tuple(x.detach() for x in updated)
-        return torch.cat(outputs, dim=1)
-
-    return Whole(module, call)
 
 
 def nsa(
