@@ -54,8 +54,12 @@ def split(*, quick: bool, path: Path = COMMITTED, seed: str = SEED) -> Split:
 
 def slow_unless_new(*names: str) -> list[pytest.MarkDecorator]:
     """`slow` for tests that can only break with the code of these attentions, unless some of it has not passed yet."""
-    new = {name for name, _ in split(quick=True).runs}
-    return [] if new.intersection(names) else [pytest.mark.slow]
+    return [] if _new().intersection(names) else [pytest.mark.slow]
+
+
+@functools.cache
+def _new() -> set[str]:
+    return {name for name, _ in split(quick=True).runs}
 
 
 def _is_drawn(pair: Pair, seed: str) -> bool:
