@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The stages of continuous integration, in this checkout: scripts/check.sh [STAGE...], all of them by default.
-# Samples of the published data are read from CAB_DATA, by the stages `samples` and `slow` alone.
+# Samples of the published data are read from CAB_DATA, by the stage `slow` alone: every test that needs them is slow.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,13 +14,6 @@ older_processor() {
     env -u CAB_DATA ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 make test TESTS="$numbers"
 }
 
-samples() {
-    local files
-    : "${CAB_DATA:?names the folder of the samples}"
-    files=$(git grep -lE 'samples: Path|"samples"' -- 'tests/**test_*.py')
-    make test TESTS="${files//$'\n'/ }"
-}
-
 slow() { make test-slow; }
 lint() { make lint; }
 
@@ -31,7 +24,7 @@ clean() {
     [ -z "$changes" ] || { echo "$changes" >&2; exit 1; }
 }
 
-stages=(demo fast older_processor samples slow lint clean)
+stages=(demo fast older_processor slow lint clean)
 [ $# -gt 0 ] || set -- "${stages[@]}"
 for stage in "$@"; do
     [[ " ${stages[*]} " == *" $stage "* ]] || { echo "unknown stage '$stage'; known: ${stages[*]}" >&2; exit 2; }

@@ -141,6 +141,7 @@ def test_the_mean_sound_of_a_phoneme_by_hand() -> None:
     assert spoken[:, 0].tolist() == [-1, 7, 2, 3, -1, -1]
 
 
+@pytest.mark.slow
 def test_real_clips(samples: Path) -> None:
     wave = read_wave(samples / "tts" / "wavs" / "LJ001-0002.wav")
     mel, pitch, _ = features(wave)
