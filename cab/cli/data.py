@@ -127,7 +127,7 @@ def _readable_size(count: int) -> str:
 
 
 def _verify(chosen: list[DataSet], root: Path, *, as_csv: bool) -> int:
-    header = ["field", "actual", "published", "verdict", "source"]
+    header = ["field", "actual", "published", "outcome", "source"]
     inventories = {data.name: take_inventory(data, root, thorough=True) for data in chosen}
     tables = {
         name: [[f.field, f"{f.actual:,}", f"{f.published:,}", f.outcome, f.source] for f in inventory.findings]

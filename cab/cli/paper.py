@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="normalization of the indices: official (default), paper or results; the summary includes all three",
     )
     audit.add_argument(
-        "--csv", action="store_true", help="CSV: table,pattern,task,attention,printed,recomputed,low,high,verdict"
+        "--csv", action="store_true", help="CSV: table,pattern,task,attention,printed,recomputed,low,high,agreement"
     )
     for verb, text in (
         ("gradients", "the distribution of dL/ds per layer with its bounds, and gradient norms over training steps"),
@@ -195,7 +195,7 @@ def _summary(audits: dict[str, pd.DataFrame]) -> str:
     rows = []
     for printed, title in AUDITED_TABLES.items():
         for name in audits if printed in OF_INDICES else list(audits)[:1]:
-            counts = audits[name].loc[audits[name]["table"] == printed, "verdict"].value_counts()
+            counts = audits[name].loc[audits[name]["table"] == printed, "agreement"].value_counts()
             shown = name if printed in OF_INDICES else ""
             rows.append([printed, title, shown, *(counts.get(each, 0) for each in AGREEMENTS)])
     return text_table(["table", "content", "normalization", *AGREEMENTS], rows, align="lllrrrr")
@@ -205,7 +205,7 @@ def _contradictions(table: pd.DataFrame) -> str:
     from cab.results.audit import CONTRADICTS
 
     rows = []
-    for row in table[table["verdict"] == CONTRADICTS].to_dict("records"):
+    for row in table[table["agreement"] == CONTRADICTS].to_dict("records"):
         decimals = max(len(row["printed"].partition(".")[2]), 3)
         recomputed, low, high = (number(row[name], decimals) for name in ("recomputed", "low", "high"))
         names = [row[name] for name in ("table", "pattern", "task", "attention", "printed")]

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     for line in _differences(record, repeated, cell):
         print(sanitize_text(line))
     rows = _compare(record.metrics, repeated.metrics, args.tolerance)
-    print(text_table(["metric", "recorded", "repeated", "difference", "verdict"], rows, align="lrrrl"))
+    print(text_table(["metric", "recorded", "repeated", "difference", "outcome"], rows, align="lrrrl"))
     return int(any(outcome == "differs" for *_, outcome in rows))
 
 

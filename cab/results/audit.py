@@ -116,7 +116,7 @@ class AuditRow(NamedTuple):
     recomputed: float
     low: float
     high: float
-    verdict: str
+    agreement: str
     note: str = ""
 
 
@@ -190,7 +190,7 @@ def _index_rows(indices: Index) -> Iterator[AuditRow]:
     for line in printed:
         key = (line["pattern"], line["task"], line["attention"])
         row = _row("3" if line["task"] == AVERAGE else "6", key, line["index"], *indices[key])
-        if row.verdict == CONTRADICTS and row.task == AVERAGE:
+        if row.agreement == CONTRADICTS and row.task == AVERAGE:
             same = [x for x in printed if (x["pattern"], x["attention"]) == (row.pattern, row.attention)]
             mean = np.mean([float(x["index"]) for x in same if x["task"] != AVERAGE])
             row = row._replace(note=f"the mean of the indices printed in Table 6 is {mean:.3f}")
@@ -204,7 +204,7 @@ def _constant_rows() -> Iterator[AuditRow]:
         values = _members(term)
         for name in ("mean", "std"):
             row = _constant_row(term, name, scale[f"{name}_table"], values)
-            if row.verdict == CONTRADICTS:
+            if row.agreement == CONTRADICTS:
                 fitting = _fitting(term, name, row.printed, values)
                 row = row._replace(note=f"agrees when {fitting} is excluded" if fitting else "")
             yield row
@@ -220,7 +220,7 @@ def _fitting(term: Term, name: str, printed: str, values: dict[str, str]) -> str
     """Return the attentions without one of which the printed constant agrees."""
     others = {one: {other: text for other, text in values.items() if other != one} for one in values}
     made = {one: _constant_row(term, name, printed, of_others) for one, of_others in others.items()}
-    return " or ".join(one for one, row in made.items() if row.verdict != CONTRADICTS)
+    return " or ".join(one for one, row in made.items() if row.agreement != CONTRADICTS)
 
 
 def _constant_row(term: Term, name: str, printed: str, values: dict[str, str]) -> AuditRow:
@@ -279,7 +279,7 @@ def _benefit_rows(indices: Index) -> Iterator[AuditRow]:
             key = ("NS", line["task"], column)
             if name in of_task:
                 row = _row("12", key, line[column], *of_task[name])
-                yield row._replace(note=f"the best in Table 3 is {name}" if row.verdict == CONTRADICTS else "")
+                yield row._replace(note=f"the best in Table 3 is {name}" if row.agreement == CONTRADICTS else "")
             elif line[column]:
                 yield _unknown("12", key, line[column], "raw metrics are not published")
 

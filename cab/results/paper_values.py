@@ -374,29 +374,29 @@ def _rounded(own: float, published: str) -> str:
 # --- Table 13 ---------------------------------------------------------------------------------------------------------
 
 REPAIRED = "unsound as published"
-"""Verdict on a published form that violates the pattern and is implemented in a corrected form."""
+"""Kind of implementation of a published form that violates the pattern and is implemented in a corrected form."""
 NOTE = "note"
 
 
 class TaxonomyRow(NamedTuple):
-    """One model of Table 13 in one pattern: the claim of the paper, and the verdict on this implementation.
+    """One model of Table 13 in one pattern: the claim of the paper, and what implements it here.
 
     Attributes:
         attention: its registered name, empty if it is not registered.
         claimed: ``yes`` or ``no``, as in Table 13.
-        verdict: ``verified`` (passed `cab verify`), ``built`` (not verified), ``unsound as published`` (verified in a
-            corrected form), ``unsound``, ``undefined``, ``left out``, ``not built``; empty without a claim. A pattern
-            without a claim has the suffix ``, not claimed``.
+        implementation: ``verified`` (passed `cab verify`), ``built`` (not verified), ``unsound as published`` (verified
+            in a corrected form), ``unsound``, ``undefined``, ``left out``, ``not built``; empty without a claim. A
+            pattern without a claim has the suffix ``, not claimed``.
         complexity_claimed: complexity in Table 13.
         complexity: complexity in the registry.
-        reason: explanation of the verdict.
+        reason: explanation of the implementation.
     """
 
     model: str
     attention: str
     pattern: str
     claimed: str
-    verdict: str
+    implementation: str
     complexity_claimed: str
     complexity: str
     reason: str
@@ -410,7 +410,9 @@ def taxonomy() -> Iterator[TaxonomyRow]:
     """
     known = read_csv(CONFIGS / "taxonomy.csv")
     names = {row["model"]: row["attention"] for row in known}
-    reasons = {(row["model"], row["pattern"]): (row["verdict"], row["reason"]) for row in known if row["pattern"]}
+    reasons = {
+        (row["model"], row["pattern"]): (row["implementation"], row["reason"]) for row in known if row["pattern"]
+    }
     verified = {(row.attention, row.pattern) for row in read_rows(COMMITTED)}
     for row in printed("taxonomy.csv"):
         model, name = row["model"], names[row["model"]]

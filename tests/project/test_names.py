@@ -75,8 +75,10 @@ def test_a_noun_is_one_class(noun: str) -> None:
     assert len(definitions(ast.ClassDef, lambda node: [node.name])[noun]) == 1  # type: ignore[attr-defined]
 
 
-def test_a_verdict_compares_an_attention_with_softmax_attention() -> None:
-    """Functions of that name are those of K and its sentences."""
+def test_a_verdict_compares_attentions() -> None:
+    """Functions, columns and fields of that name are those of :class:`cab.results.statistics.Verdict`."""
     of = definitions(ast.FunctionDef, lambda node: [node.name])  # type: ignore[attr-defined]
     paths = {path for name, paths in of.items() if "verdict" in name for path in paths}
     assert paths == {f"cab/{name}.py" for name in ("cli/score", "results/page", "results/retained", "results/verdict")}
+    named = {path for path in committed("cab/**/*.py", "tasks/**/*.py") if re.search(r'"verdict"', path.read_text())}
+    assert {path.stem for path in named} == {"formats", "retained", "statistics", "suite_board"}

@@ -228,7 +228,7 @@ def test_efficiency_length(tmp_path, cab):
 
 def test_audit(cab):
     audit = csv_of(cab, "paper", "audit")
-    names = ["table", "pattern", "task", "attention", "printed", "recomputed", "low", "high", "verdict"]
+    names = ["table", "pattern", "task", "attention", "printed", "recomputed", "low", "high", "agreement"]
     assert (list(audit.columns), len(audit)) == (names, 210)
 
 

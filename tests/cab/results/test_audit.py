@@ -29,12 +29,12 @@ COUNTS = {
 
 def test_every_printed_number_has_a_verdict() -> None:
     official = audit()
-    counts = {table: rows["verdict"].value_counts().to_dict() for table, rows in official.groupby("table")}
+    counts = {table: rows["agreement"].value_counts().to_dict() for table, rows in official.groupby("table")}
     assert counts == COUNTS
-    known = official[official["verdict"] != UNKNOWN]
+    known = official[official["agreement"] != UNKNOWN]
     assert (known["low"] <= known["recomputed"]).all()
     assert (known["recomputed"] <= known["high"]).all()
-    assert official.loc[official["verdict"] == UNKNOWN, ["recomputed", "low", "high"]].isna().all().all()
+    assert official.loc[official["agreement"] == UNKNOWN, ["recomputed", "low", "high"]].isna().all().all()
 
 
 @pytest.mark.parametrize(("text", "low", "high"), [("1.25", 1.245, 1.26), ("-1.25", -1.26, -1.245), ("0", -0.5, 1.0)])
