@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import hydra
@@ -13,7 +12,7 @@ from omegaconf import OmegaConf
 
 from cab.config.compose import compose
 from cab.config.hydra_options import REPLACED_OPTIONS
-from tests.helpers.command import Command, records, run
+from tests.helpers.command import Command, cab as run_cab, records
 
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC", "preset=smoke"]
 MINE = ["--config-dir", "own settings", "experiment=mine", "pattern=NC"]
@@ -60,8 +59,7 @@ def _files(own_configs: Path) -> None:
 
 
 def run_hydra(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cab.hydra_app", *arguments]
-    return run(command, Path())
+    return run_cab(*arguments, cwd=Path.cwd(), module="cab.hydra_app")
 
 
 @pytest.mark.parametrize(("arguments", "part"), PRINTED)

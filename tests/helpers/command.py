@@ -7,6 +7,7 @@ longer than most of the commands that are tested.
 from __future__ import annotations
 
 import csv
+import gc
 import io
 import json
 import multiprocessing
@@ -17,7 +18,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -50,8 +50,7 @@ def cab(
     cwd: Path,
     processes: int = 1,
     stop: str = "",
-    kill: tuple[int, float] | None = None,
-    once: str = "",
+    module: str = "",
     timeout: float = 300,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
@@ -60,26 +59,17 @@ def cab(
     Args:
         processes: how many run it together, as under torchrun.
         stop: stopping/sitecustomize.py's.
-        kill: a signal that the first gets, and the seconds before.
-        once: the seconds begin when it has written a file that matches.
+        module: what runs instead, as with ``python -m MODULE``.
     """
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     env |= _stopping(stop, env.get("PYTHONPATH", ""))
-    words = ["cab", *map(str, arguments)]
+    words = [module or "cab", *map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder, "out"), Path(folder, "err")
         ranks = [env | rank for rank in _ranks(processes)]
         started = [_COPIES.Process(target=_run, args=(words, cwd, rank, *files)) for rank in ranks]
-        begin = time.time_ns()
         for process in started:
             process.start()
-        if kill is not None:
-            first = started[0]
-            while once and first.exitcode is None and not any(f.stat().st_mtime_ns > begin for f in cwd.glob(once)):
-                first.join(0.01)
-            first.join(kill[1])
-            if first.exitcode is None:
-                os.kill(first.pid, kill[0])
         while running := [process for process in started if process.exitcode is None]:
             failed = any(process.exitcode for process in started)
             for process in running if failed else ():  # as torchrun does
@@ -148,6 +138,7 @@ def _run(words: list[str], cwd: Path, environment: dict[str, str], *files: Path)
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(descriptor, number)
         os.close(descriptor)
+    gc.freeze()  # a run collects garbage, but not among all that was imported
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until there is who reports it
     os.chdir(cwd)
     os.environ.clear()
@@ -164,6 +155,8 @@ def _run(words: list[str], cwd: Path, environment: dict[str, str], *files: Path)
 
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        if words[0] != "cab":
+            runpy.run_module(words[0], run_name="__main__", alter_sys=True)
         sys.exit(main(words[1:]))
     except KeyboardInterrupt:  # between these two lines
         sys.exit(130)
