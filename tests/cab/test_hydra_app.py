@@ -31,14 +31,12 @@ PRINTED = [
 HYDRA: list[tuple[list[str], int, str]] = [
     ([*CELL, "--cfg", "job"], 0, "name: abc"),
     ([*CELL, "hydra.run.dir=there", "--cfg", "hydra", "--package", "hydra.run"], 0, "dir: there"),
-    ([*CELL, "--info", "searchpath"], 0, "registry://"),
     ([*MINE, "--cfg", "job"], 0, "learning_rate: 0.003"),
     ([*CELL, "~trainer.betas", "+trainer.foo=3", "--cfg", "job", "--package", "trainer"], 0, "foo: 3"),
     ([*CELL, "attention='linear*3,mine.py:Mine'", "--cfg", "job"], 0, "name: linear*3,mine.py:Mine"),
     ([*CELL, "attention=nowhere.py:Mine", "--cfg", "job"], 2, "file 'nowhere.py' does not exist"),
     ([*CELL, "hydra/launcher=nowhere"], 2, "unknown hydra/launcher 'nowhere'"),
     ([*CELL, "dataset=etth1"], 2, "dataset 'etth1' needs its files"),
-    ([*CELL, "pattern=CC"], 2, "backbone 'informer' has no attention layer with pattern CC"),
     ([*CELL, "seed=1,2"], 2, "To sweep over it, add --multirun"),
     ([*CELL, "attention=[linear,vanilla]"], 2, "write a stack in quotes"),
     ([*CELL, "cluster=local"], 2, "cluster= is for `cab run`; here, hydra/launcher="),
@@ -86,9 +84,7 @@ def test_commands_of_hydra(arguments: list[str], status: int, part: str) -> None
 
 def test_tracebacks_of_hydra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    done = run_hydra(*CELL, "attention=abd")
-    assert done.returncode == 2
-    assert "Traceback" in done.stderr
+    assert "Traceback" in run_hydra(*CELL, "attention=abd").stderr
 
 
 @pytest.mark.slow

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 STOPPING = ROOT / "tests" / "helpers" / "runs" / "stopping"
 
-_COPIES = multiprocessing.get_context("forkserver")
-_COPIES.set_forkserver_preload(["cab.runner.launch", "cab.runner.run", "matplotlib.figure", "scipy.signal", "pandas"])
+COPIES = multiprocessing.get_context("forkserver")
+COPIES.set_forkserver_preload(["cab.runner.launch", "cab.runner.run", "matplotlib.figure", "scipy.signal", "pandas"])
 
 
 class Printed(NamedTuple):
@@ -67,7 +67,7 @@ def cab(
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder, "out"), Path(folder, "err")
         ranks = [env | rank for rank in _ranks(processes)]
-        started = [_COPIES.Process(target=_run, args=(words, cwd, rank, *files)) for rank in ranks]
+        started = [COPIES.Process(target=_run, args=(words, cwd, rank, *files)) for rank in ranks]
         for process in started:
             process.start()
         while running := [process for process in started if process.exitcode is None]:

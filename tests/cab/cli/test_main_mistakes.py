@@ -32,6 +32,9 @@ run CELL results_dir=file/below -> results_dir: file is not a folder
 run CELL results_dir=LONG -> results_dir
 run CELL results_dir=/proc/results -> /proc
 run CELL cluster=local cluster.workers_per_gpu=0 -> workers_per_gpu: Input should be greater than or equal to 1, got 0
+run CELL seed=2147483648 -> Input should be less than or equal to 2147483647, got 2147483648; for example seed=1
+run CELL cluster=local cluster.wokers=2 -> did you mean 'cluster.workers'
+run CELL cluster=slurm cluster.time=-1 -> cluster.time: Input should be greater than or equal to 0
 run CELL cluster=local +cluster.speed=1 -> unknown option 'cluster.speed'
 run CELL cluster=slurm cluster.gpus=1.5 -> cluster.gpus: Input should be a valid integer, got 1.5
 run CELL-task -> name a task: task=NAME

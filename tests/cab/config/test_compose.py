@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from backbones.gpt2 import GPT2
 from cab import UserError, register_backbone, register_task
-from cab.config.compose import Composer, check_overrides, compose, hydra_composed
+from cab.config.compose import FILE_GROUPS, Composer, check_overrides, compose, hydra_composed
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import ADDED, read_rows, read_table, tuned_options
 from cab.runner.cell import runnable_cells
@@ -49,16 +49,12 @@ def test_every_data_set_has_its_windows_and_the_whole_recipe(row):
     }
 
 
-def test_every_data_set_has_a_row():
-    rows = {(row["dataset"], row["features"]) for row in read_table("lstf")}
-    assert {(dataset, features) for dataset in TASKS.get("lstf").datasets for features in "MS"} <= rows
-
-
-def test_table_1_and_the_windows_agree():
+def test_every_data_set_has_a_row_and_table_1_agrees_with_its_windows():
     """By hand from Table 1: ETT (ETTh1), Weather and ECL, multivariate."""
-    windows = {row["dataset"]: row for row in read_table("lstf") if row["features"] == "M"}
+    rows = {(row["dataset"], row["features"]): row for row in read_table("lstf")}
+    assert {(dataset, features) for dataset in TASKS.get("lstf").datasets for features in "MS"} <= rows.keys()
     for dataset, lengths in {"etth1": (336, 720), "weather": (720, 720), "ecl": (336, 960)}.items():
-        assert (int(windows[dataset]["seq_len"]), int(windows[dataset]["pred_len"])) == lengths
+        assert tuple(int(rows[dataset, "M"][name]) for name in ("seq_len", "pred_len")) == lengths
 
 
 def test_a_row_of_table_5_applies_to_one_cell_only():
@@ -137,6 +133,7 @@ def test_another_package_brings_sizes_recipes_values_and_costs(plugin):
     for name, text in files.items():
         (plugin / name).parent.mkdir(parents=True, exist_ok=True)
         (plugin / name).write_text(text)
+    assert own("task=lm", "backbone=own_net", "preset=paper")["backbone"]["embed_dim"] == 768, "it needs no size"
     network = own("task=lm", "backbone=own_net", "preset=smoke")
     assert (network["backbone"]["embed_dim"], network["backbone"]["num_heads"]) == (8, 2)
     assert network["trainer"]["max_steps"] == 8, "the recipe of this repository's task is this repository's"
@@ -159,10 +156,6 @@ def test_another_package_brings_sizes_recipes_values_and_costs(plugin):
 def test_a_missing_file_of_a_preset_is_named(plugin, overrides, file):  # noqa: ARG001
     with pytest.raises(UserError, match=file):
         own(*overrides)
-
-
-def test_preset_paper_needs_no_size(plugin):  # noqa: ARG001
-    assert own("task=lm", "backbone=own_net", "preset=paper")["backbone"]["embed_dim"] == 768
 
 
 @pytest.mark.parametrize("task", TASKS.names())
@@ -212,7 +205,7 @@ def test_cells_are_composed_as_each_alone():
 
 
 def test_the_cells_of_table_3_are_composed_as_by_hydra_alone():
-    """Of each place, the first run; of SR, whose recipe has values per attention, the last as well."""
+    """The last run of each set of files, whose values come from the runs before it; of SR, the first as well."""
     places: dict[tuple[str, ...], list[list[str]]] = {}
     for sweep in suite_sweeps(["suite=paper"]) or []:
         for cell in expand(check_overrides(sweep, sweep=True))[0]:
@@ -221,8 +214,13 @@ def test_the_cells_of_table_3_are_composed_as_by_hydra_alone():
     composer = Composer()
     made = [[composer(cell) for cell in cells] for cells in places.values()]
     assert (len(made), sum(map(len, made)), len(composer._composed)) == (21, 251, 12)
-    for (place, cells), configs in zip(places.items(), made, strict=True):
-        for number in (0, -1) if "task=sr" in place else (0,):
+    last = {
+        tuple(each for each in place if each.partition("=")[0] in FILE_GROUPS): (place, cells, configs)
+        for (place, cells), configs in zip(places.items(), made, strict=True)
+    }
+    assert len(last) == 12
+    for place, cells, configs in last.values():
+        for number in (0, -1) if "task=sr" in place else (-1,):
             alone = OmegaConf.to_container(hydra_composed(check_overrides(cells[number])), resolve=True)
             assert configs[number] == alone, cells[number]
 

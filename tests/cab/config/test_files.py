@@ -42,20 +42,16 @@ def test_a_saved_configuration_is_repeated(options, tmp_path, cab):
     assert "num_landmarks" not in changed["attention"]
 
 
-def test_experiments_and_presets_of_ones_own(own_configs, cab):
+def test_experiments_and_presets_of_ones_own_folder_are_added_for_one_command(own_configs, cab):
+    before = tables.config_folders(), tables.presets(), os.environ.get(tables.ADDED)
     options = ["--config-dir", own_configs, "trainer.betas=[0.7,0.9]"]
     found = printed(cab, *options, "experiment=mine")
+    assert (tables.config_folders(), tables.presets(), os.environ.get(tables.ADDED)) == before
+    assert "unknown experiment 'mine'" in cab("run", "experiment=mine", "--cfg", "job", status=2).err
     options += [option.replace("smoke", "tiny") for option in CELL]
     options += ["trainer.learning_rate=0.003", "attention.num_landmarks=5", "trainer.max_steps=2"]
     assert found == printed(cab, *options)
     assert found["preset"] == "tiny"
-
-
-def test_a_folder_of_configurations_is_added_for_one_command(own_configs, cab):
-    before = tables.config_folders(), tables.presets(), os.environ.get(tables.ADDED)
-    assert printed(cab, "--config-dir", own_configs, "experiment=mine")["preset"] == "tiny"
-    assert (tables.config_folders(), tables.presets(), os.environ.get(tables.ADDED)) == before
-    assert "unknown experiment 'mine'" in cab("run", "experiment=mine", "--cfg", "job", status=2).err
 
 
 WRONG_SIZE = "attention.window_size: Input should be a valid integer, got 'three'"
@@ -80,10 +76,10 @@ def test_a_mistake_in_a_file_names_the_file(place, line, message, tmp_path, cab)
     cell += ["preset=mine"] if place == "preset" else ["preset=smoke"]
     cell += ["--config", file] if place == "config" else ["--config-dir", tmp_path]
     cell += ["experiment=mine"] if place == "experiment" else []
-    for mode in ([], ["-m"]):
-        err = cab("run", *mode, *cell, "--dry-run", f"results_dir={tmp_path}", status=2).err
-        [said] = [text for text in err.splitlines() if text.startswith("cab: ")]
-        assert said.startswith(f"cab: error: {file}: {message}")
+    sweep = ["-m"] if "name:" in line or "seed:" in line else []
+    err = cab("run", *sweep, *cell, "--dry-run", f"results_dir={tmp_path}", status=2).err
+    [said] = [text for text in err.splitlines() if text.startswith("cab: ")]
+    assert said.startswith(f"cab: error: {file}: {message}")
 
 
 def test_a_mistake_of_the_command_line_is_not_that_of_a_file(tmp_path, cab):

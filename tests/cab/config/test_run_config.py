@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,11 @@ from tests.helpers.suite_records import with_config
 CELL = ["task=lm", "dataset=synthetic", "backbone=gpt2", "attention=abc", "pattern=causal_self", "preset=smoke"]
 
 
+composed = functools.cache(lambda *overrides: compose(overrides))
+
+
 def config(**changes: Any) -> RunConfig:
-    return RunConfig.from_dict(compose(CELL) | changes)
+    return RunConfig.from_dict(composed(*CELL) | changes)
 
 
 def test_values_are_parsed_once():
@@ -45,19 +49,10 @@ def test_values_are_parsed_once():
     assert checked.trainer.batch_size == checked.resolved["trainer"]["batch_size"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"sed": 1}, "unknown option 'sed': did you mean 'seed'"),
-        ({"seed": 2**31}, "seed: Input should be less than or equal to 2147483647, got 2147483648; for example seed=1"),
-        ({"cluster": {"name": "slurmm"}}, "unknown cluster 'slurmm': did you mean 'slurm'"),
-        ({"cluster": {"name": "local", "wokers": 2}}, "did you mean 'cluster.workers'"),
-        ({"cluster": {"name": "slurm", "time": -1}}, "cluster.time: Input should be greater than or equal to 0"),
-    ],
-)
-def test_a_wrong_value_is_one_line(changes, message):
-    with pytest.raises(UserError, match=message) as error:
-        config(**changes)
+def test_a_wrong_key_is_one_line():
+    """tests/cab/cli/test_main_mistakes.py has wrong values."""
+    with pytest.raises(UserError, match="unknown option 'sed': did you mean 'seed'") as error:
+        config(sed=1)
     assert "\n" not in str(error.value)
 
 
@@ -85,7 +80,7 @@ LSTF = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", 
 
 
 def cell(*overrides: str, preset: str = "mini") -> Cell:
-    return Cell.from_config(compose([*LSTF, f"preset={preset}", *overrides]))
+    return Cell.from_config(composed(*LSTF, f"preset={preset}", *overrides))
 
 
 @pytest.mark.parametrize(

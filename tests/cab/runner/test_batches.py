@@ -10,15 +10,9 @@ from cab.runner.batches import Draw, Shares, StepBatches, mix_seed
 
 def draws(start: int = 0, seed: int = 3, **shares: int) -> list[Draw]:
     cut = Shares.cut(**{"num_items": 23, "batch_size": 5, "micro_batch_size": None, **shares})
-    order = StepBatches(num_items=23, shares=cut, num_steps=13, seed=seed)
+    order = StepBatches(num_items=shares.get("num_items", 23), shares=cut, num_steps=13, seed=seed)
     order.start = start
     return list(order)
-
-
-def batches(start: int = 0, seed: int = 3) -> list[list[int]]:
-    drawn = draws(start, seed)
-    assert [draw.number for draw in drawn] == list(range(start, 13))
-    return [draw.indices for draw in drawn]
 
 
 def test_processes_share_the_batches_of_one():
@@ -61,26 +55,22 @@ def test_batches_that_cannot_be_shared_are_refused(shares):
 
 
 def test_a_resumed_run_sees_the_batches_it_would_have_seen():
-    whole = batches()
-    assert len(whole) == 13
+    whole = draws()
+    assert [draw.number for draw in whole] == list(range(13))
     for start in (1, 4, 5, 12):
-        assert batches(start) == whole[start:]
+        assert draws(start) == whole[start:]
 
 
-def test_an_epoch_holds_each_item_at_most_once_and_epochs_differ():
-    whole = batches()
-    epochs = [whole[0:4], whole[4:8], whole[8:12]]
-    for epoch in epochs:
-        items = [item for batch in epoch for item in batch]
-        assert len(items) == len(set(items)) == 20
+def test_an_epoch_holds_each_item_at_most_once_and_epochs_and_seeds_differ():
+    whole = [draw.indices for draw in draws()]
+    epochs = [[item for batch in whole[start : start + 4] for item in batch] for start in (0, 4, 8)]
+    assert [len(set(epoch)) for epoch in epochs] == [20] * 3
     assert epochs[0] != epochs[1] != epochs[2]
-    assert batches(seed=4) != whole
+    assert draws(seed=4) != draws()
 
 
 def test_a_batch_larger_than_the_data_is_all_of_it():
-    shares = Shares.cut(num_items=3, batch_size=8, micro_batch_size=None)
-    order = StepBatches(num_items=3, shares=shares, num_steps=2, seed=0)
-    assert [sorted(draw.indices) for draw in order] == [[0, 1, 2], [0, 1, 2]]
+    assert [sorted(draw.indices) for draw in draws(num_items=3, batch_size=8)] == [[0, 1, 2]] * 13
 
 
 def test_mixed_seeds_do_not_collide():

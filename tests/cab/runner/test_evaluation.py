@@ -30,7 +30,7 @@ class Examples(Dataset[int]):
 @pytest.fixture
 def in_threads(monkeypatch):
     """Run a function of the rank in three threads, which exchange values as processes do."""
-    barrier, ranks, exchanged = threading.Barrier(3), threading.local(), [None] * 3
+    barrier, exchanged, ranks = threading.Barrier(3), [None] * 3, threading.local()
 
     def all_gather_object(gathered, own):
         exchanged[ranks.own] = own
@@ -39,12 +39,8 @@ def in_threads(monkeypatch):
         barrier.wait(10)
 
     def run(function):
-        def of_rank(rank):
-            ranks.own = rank
-            return function(rank)
-
         with ThreadPoolExecutor(3) as pool:
-            return [*pool.map(of_rank, range(3))]
+            return [*pool.map(lambda rank: setattr(ranks, "own", rank) or function(rank), range(3))]
 
     monkeypatch.setattr("torch.distributed.all_gather_object", all_gather_object)
     return run

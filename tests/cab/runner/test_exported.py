@@ -12,6 +12,7 @@ from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone
 from cab.runner.run import run_cell
 from cab.weights import load_network
+from tests.helpers.made_records import make_record
 
 LM = ["task=lm", "dataset=synthetic", "pattern=CS", "preset=smoke", "trainer.max_steps=1", "task.context_lengths=[]"]
 OWN = """\
@@ -22,6 +23,7 @@ class Own(LinearAttention):
 """
 
 
+@pytest.mark.slow  # importing transformers takes most of it
 @pytest.mark.parametrize(("backbone", "attention"), [("llama", "gla"), ("gpt2", "local*1,s4d"), ("gpt2", "own.py:Own")])
 def test_hugging_face_computes_our_logits(backbone, attention, tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
@@ -56,11 +58,11 @@ def test_hugging_face_computes_our_logits(backbone, attention, tmp_path, monkeyp
     assert tokenizer("Kept \u2603")["input_ids"][-1] == 3
 
 
-def test_refused(tmp_path, capsys):
-    cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC", "preset=smoke"]
-    record = run_cell(compose([*cell, "trainer.max_steps=1", f"results_dir={tmp_path}"])).record
-    assert main(["export", str(record_path(tmp_path, record.hash)), "--out", str(tmp_path / "out")]) == 2
-    assert "is of task lstf: only models of task lm are exported" in capsys.readouterr().err
-    assert main(["export", str(tmp_path / "missing.json"), "--out", str(tmp_path / "out")]) == 2
-    assert main(["export", str(record_path(tmp_path, record.hash)), "x=1", "--out", str(tmp_path / "out")]) == 2
-    assert not (tmp_path / "out").exists()
+def test_refused(tmp_path, monkeypatch, cab):
+    monkeypatch.chdir(tmp_path)
+    result = make_record({"mse": 1.0}).write(tmp_path)
+    said = cab("export", result, "--out", "out", status=2).err
+    assert "is of task lstf: only models of task lm are exported" in said
+    cab("export", "missing.json", "--out", "out", status=2)
+    cab("export", result, "x=1", "--out", "out", status=2)
+    assert not Path("out").exists()

@@ -5,12 +5,14 @@ Workers and jobs are forks of the test, which is also the Slurm that runs the jo
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing
 import os
 import re
-import runpy
 import shutil
+import signal
+import sys
 import time
 import types
 from collections.abc import Callable
@@ -26,7 +28,7 @@ from cab.files.cache import prepared
 from cab.runner.launch import run_jobs
 from cab.runner.report import Job, Report
 from cab.weights import load_file
-from tests.helpers.command import STOPPING, records
+from tests.helpers.command import records
 from tests.helpers.runs.fixtures import troubled_config
 from tests.helpers.runs.troubled import trained
 
@@ -51,7 +53,32 @@ COMMANDS = {
 }
 
 
-def fork(function: Callable[[], int], stop: str) -> int:
+def kill_at_change(wanted: str, folder: Path, log: Path) -> None:
+    """Append a line to ``log`` before each change of a file in ``folder``, and kill the first that makes ``wanted``.
+
+    A change is the opening to write, the renaming or the deletion, as in ``os.rename:/results/#.json``.
+    """
+    places = {"os.rename": 1, "os.remove": 0, "os.mkdir": 0, "os.rmdir": 0, "open": 0}
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        path = str(arguments[places[event]]) if event in places else ""
+        if not path.startswith(str(folder)) or (event == "os.mkdir" and Path(path).exists()):
+            return
+        if event == "open" and not int(arguments[2]) & (os.O_WRONLY | os.O_RDWR):
+            return
+        change = f"{event}:{re.sub('[0-9a-f]{8,}|[0-9]+', '#', path.removeprefix(str(folder)))}"
+        lines = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(lines, f"{change}\n".encode())
+        os.close(lines)
+        if change == wanted:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(f"{log}.killed", os.O_CREAT | os.O_EXCL))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def fork(function: Callable[[], int], stop: tuple[str, Path, Path] | None) -> int:
     """Start a copy of this process that calls a function, with ``stop`` until a change; return its number."""
     child = os.fork()
     if child:
@@ -60,8 +87,7 @@ def fork(function: Callable[[], int], stop: str) -> int:
     try:
         torch.set_num_threads(1)  # a fork has no other threads
         if stop:
-            os.environ["CAB_TEST_STOP"] = stop
-            runpy.run_path(str(STOPPING / "sitecustomize.py"))
+            kill_at_change(*stop)
         status = function()
     finally:
         os._exit(status)
@@ -95,7 +121,7 @@ def jobs_of(mode: str, folder: Path) -> list[Job]:
     return [Job(troubled_config(*SETTINGS, f"seed={seed}", f"results_dir={folder / 'results'}"), "") for seed in seeds]
 
 
-def run(mode: str, folder: Path, stop: str = "") -> int:
+def run(mode: str, folder: Path, stop: tuple[str, Path, Path] | None = None) -> int:
     """Return the exit code of the command with results and cache in ``folder``, after its jobs have ended."""
     programs, queue = folder.with_name(f"{folder.name}-bin"), folder.with_name(f"{folder.name}-jobs") / "queue"
     for path in (folder, programs, queue):
@@ -138,13 +164,13 @@ def test_a_killed_run_ends_as_one_that_is_not(mode, tmp_path):
     """At each kind of change that a run makes which is not killed."""
     log = tmp_path / "log"
     trained(jobs_of(mode, tmp_path / "first")[0].config)  # imports what copies of this process need
-    assert run(mode, tmp_path / "calm", f"at:none {tmp_path / 'calm'} {log}") == 0
+    assert run(mode, tmp_path / "calm", ("none", tmp_path / "calm", log)) == 0
     expected, changes = state(tmp_path / "calm"), list(dict.fromkeys(log.read_text().splitlines()))
     assert len(expected[0]) == MODES[mode][0]
     assert len(changes) > 15
     for number, change in enumerate(changes):
         folder, log = tmp_path / str(number), tmp_path / f"log-{number}"
-        run(mode, folder, f"at:{change} {folder} {log}")
+        run(mode, folder, (change, folder, log))
         assert log.with_name(f"{log.name}.killed").exists()
         for _ in range(20):
             if not run(mode, folder):
@@ -171,7 +197,7 @@ def test_a_killed_build_of_the_cache_is_built_again(is_damaged, tmp_path):
             made = prepared("numbers", {}, write) if is_damaged else cache
             if is_damaged:
                 (made / "a").write_text("damaged")
-            child = fork(lambda: len(prepared("numbers", {}, write).name) * 0, f"at:{change} {cache} {log}")
+            child = fork(lambda: len(prepared("numbers", {}, write).name) * 0, (change, cache, log))
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             files = sorted(path.name for path in prepared("numbers", {}, write).iterdir())
         left = [path.name for path in cache.iterdir() if not re.fullmatch(r"numbers-\w{16}(\.lock)?", path.name)]

@@ -52,6 +52,8 @@ TROUBLES = {
     "nan": ("diverged", "the training loss is NaN or infinite from step 3", 3),
 }
 """Status, error and step of the record of a run with this trouble in step 3."""
+REFUSED = {"full": "no space left", "deleted": "was deleted or moved during the run"}
+"""Errors of a run that has no record: the disk is full, somebody deletes its folder."""
 MOMENTS = ("cell.json", "step-00000002.ckpt", "best-00000003.pt", "step-00000006.ckpt", "weights.pt", "RECORD", "end")
 """Files whose replacement is interrupted; the end is the first deletion of progress, with the record written."""
 
@@ -204,14 +206,16 @@ class ResultsFolder(RuleBasedStateMachine):
             with pytest.raises(UserError, match=r"other code of the project \(backbones.made\)"):
                 self.start(again)
 
-    @rule(trouble=st.sampled_from([*TROUBLES, "full"]))
+    @rule(trouble=st.sampled_from([*TROUBLES, *REFUSED]))
     def fail(self, trouble: str) -> None:
         """In a run from its begin, since a resumed one could have the trouble in a validation."""
         if self.files("step-*"):
             return
-        if trouble == "full":
-            with pytest.raises(UserError, match="no space left"):
+        if trouble in REFUSED:
+            before = self.stored()
+            with pytest.raises(UserError, match=REFUSED[trouble]):
                 self.start("retry", trouble)
+            assert self.stored() == before
             return
         record, (status, error, step) = self.start("retry", trouble).record, TROUBLES[trouble]
         assert (record.status, record.step, [metric.value for metric in record.metrics]) == (status, step, [None, None])
@@ -365,6 +369,7 @@ STORIES = [
     "fail full, damage empty, run -> which is not of this run",
     *(f"stop SIGKILL step-00000006.ckpt, damage {kind}, run -> resuming from step 2; skipping" for kind in CHECKPOINTS),
     "fail full, damage pickle, run -> skipping unreadable checkpoint",
+    "fail deleted, run, fail deleted, run",
     "stop SIGKILL weights.pt, damage best, run -> is missing or changed since it was saved",
     "select average, stop SIGKILL weights.pt, damage no-average, run -> is missing or changed since it was saved",
     "stop SIGKILL step-00000006.ckpt, damage about, run -> resuming from step 4",

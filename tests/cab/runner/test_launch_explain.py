@@ -10,11 +10,9 @@ CELL = ["task=lstf", "dataset=etth1", "backbone=informer", "pattern=NS", "attent
 def test_each_value_has_a_default_and_the_file_that_sets_it():
     overrides = [*CELL, "preset=paper", "seed=3", "trainer.max_epochs=2", "logger=wandb"]
     rows = {name: row for name, *row in explain(overrides, added=[CELL[2]])}
-    assert rows["seed"] == ["3", "1", "command line"]
-    assert rows["trainer.max_epochs"] == ["2", "null", "command line"]
-    assert rows["logger.name"] == ["wandb", "csv", "command line"]
-    assert rows["preset"] == ["paper", "mini", "command line"]
-    assert rows["pattern"] == ["NS", "", "command line"]
+    given = {"seed": ["3", "1"], "trainer.max_epochs": ["2", "null"], "logger.name": ["wandb", "csv"]}
+    given |= {"preset": ["paper", "mini"], "pattern": ["NS", ""]}
+    assert {name: rows[name] for name in given} == {name: [*row, "command line"] for name, row in given.items()}
     assert rows["backbone.name"] == ["informer", "", "the only one of the task"]
     assert rows["backbone.embed_dim"] == ["512", "", "default of backbones.informer"]
     assert rows["trainer.eps"][1:] == ["", "default of configs/trainer/default.yaml"]

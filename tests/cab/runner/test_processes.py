@@ -147,18 +147,20 @@ def test_each_process_uses_its_own_gpu(kind, backend, monkeypatch):
     assert called == [*([device] if bound else []), (backend, options)]
 
 
-SHORT = [*SETTINGS, "task.limit=14", "task.evaluation_batch_size=4", "trainer.max_steps=6", "trainer.batch_size=4"]
-SHORT += ["trainer.checkpoint_every=2", "trainer.validate_every=3", "trainer.checkpoint_selection=best"]
+SHORT = [*SETTINGS, "task.limit=6", "task.evaluation_batch_size=2", "trainer.max_steps=4", "trainer.batch_size=4"]
+SHORT += ["trainer.checkpoint_every=1", "trainer.validate_every=2", "trainer.checkpoint_selection=best"]
 SHORT.append("trainer.log_every=1")
+TRAINING, EVALUATION = "step-00000003.ckpt", "-test.jsonl"
 TASKS = {
-    "lm": ["pattern=CS", "task.context_lengths=[64]"],
-    "lstf": ["pattern=NC"],
-    "mlm": ["pattern=NS"],
-    "pcc": ["pattern=NC"],
-    "sr": ["pattern=NS"],
-    "sum": ["pattern=CC"],
-    "tts": ["pattern=NS", "backbone=transformer_tts"],
+    "lm": (["pattern=CS", "task.context_lengths=[64]"], [EVALUATION]),
+    "lstf": (["pattern=NC"], [TRAINING, EVALUATION]),
+    "mlm": (["pattern=NS"], [TRAINING]),
+    "pcc": (["pattern=NC"], [EVALUATION]),
+    "sr": (["pattern=NS"], [TRAINING]),
+    "sum": (["pattern=CC"], [EVALUATION]),
+    "tts": (["pattern=NS", "backbone=transformer_tts"], [TRAINING]),
 }
+"""The options of each task, and the files at which a process of two is killed."""
 HAS_BATCH_NORM = ("lstf", "pcc", "tts")
 """Tasks whose networks normalize over a batch: that of two processes, and a micro-batch of one."""
 
@@ -166,19 +168,20 @@ HAS_BATCH_NORM = ("lstf", "pcc", "tts")
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_two_processes_that_are_killed_score_what_one_scores(task, tmp_path):
-    """Killed in training and evaluation; bit-identical to one process with the same micro-batches.
+    """Killed in training or evaluation; bit-identical to one process with the same micro-batches.
 
     With batch norm, training is that of two processes that are not killed, and only the evaluation that of one.
     """
-    cell, has_batch_norm = [*SHORT, f"task={task}", *TASKS[task]], task in HAS_BATCH_NORM
+    options, kills = TASKS[task]
+    cell, has_batch_norm = [*SHORT, f"task={task}", *options], task in HAS_BATCH_NORM
     micro, count = ([], 2) if has_batch_norm else (["trainer.micro_batch_size=2"], 1)
     expected = record(tmp_path / "free", cell, *micro, processes=count, warns=False)
-    for at in ("step-00000004.ckpt", "-test.jsonl"):
+    for at in kills:
         kill(tmp_path / "two", cell, at)
     two = record(tmp_path / "two", cell, processes=2, warns=False)
     assert two["metrics"] == expected["metrics"]
     assert [entry["validation"] for entry in two["history"]] == [entry["validation"] for entry in expected["history"]]
-    assert (two["cost"]["processes"], two["cost"]["steps"]) == (2, 6)
+    assert (two["cost"]["processes"], two["cost"]["steps"]) == (2, 4)
     if has_batch_norm:
         rows = cab("evaluate", str(tmp_path / "two" / f"{two['hash']}.json"), cwd=ROOT).stdout.splitlines()[1:]
         assert {row.split()[0] for row in rows} == {metric["name"] for metric in two["metrics"]}

@@ -6,20 +6,17 @@ import json
 import logging
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from attentions.abc import ABCAttention
 from cab.cli.main import main
+from cab.config.compose import compose
 from cab.errors import UserError
-from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import Identity, Program, changed_modules, differences
-from cab.records.record import Record, records_in
+from cab.records.record import Record
 from cab.registry.program import UNKNOWN
-from cab.registry.registries import ATTENTIONS
-from cab.results.guards import first_reference
-from cab.results.load import load, load_results
+from cab.results.load import load_results
 from cab.runner import provenance
 from cab.runner.cell import Cell
 from cab.runner.folder import cell_statuses
@@ -30,6 +27,8 @@ from tests.helpers.runs.fixtures import edit_program
 from tests.helpers.runs.troubled import Troubled, trained
 
 OTHER_CODE = "9" * 16
+CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "preset=smoke", "device=cpu"]
+CELL.append("trainer.max_steps=1")
 MINE = """
 from cab import Attention
 
@@ -62,9 +61,9 @@ def change(what: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["trainer.micro_batch_size=2"] if what == "micro batch" else []
 
 
+PROJECT = ("project", r"other code of the project \(backbones.made\)")
 DIFFERENCES = [
     ("configuration", r"trainer.learning_rate was 0\.\d+, is 0.3"),
-    ("project", r"other code of the project \(backbones.made\)"),
     ("data", r"other data \(made was for tests, is again\)"),
     ("versions", r"torch was \S+, is 0.1"),
     ("micro batch", "trainer.micro_batch_size was 4, is 2"),
@@ -80,7 +79,7 @@ def _made_module(monkeypatch):
 
 @pytest.mark.parametrize(("what", "words"), DIFFERENCES)
 def test_a_cached_result(what, words, troubled, monkeypatch, caplog):
-    """Also on its way to a pool or to Slurm."""
+    """Also on its way to a pool or to Slurm; test_folder_states.py edits the project."""
     if what == "configuration":
         change(what, monkeypatch)
     run_cell(troubled())
@@ -130,7 +129,7 @@ def test_an_attention_whose_code_is_in_no_file_runs_again(troubled, monkeypatch,
 
 @pytest.mark.parametrize(
     ("what", "words", "is_in"),
-    [*((*row, "folder") for row in [("", ""), *DIFFERENCES]), (*DIFFERENCES[1], "checkpoint")],
+    [*((*row, "folder") for row in DIFFERENCES), (*PROJECT, "checkpoint")],
 )
 def test_an_interrupted_run(what, words, is_in, troubled, monkeypatch, caplog):
     settings = ["trainer.checkpoint_every=1", "retry=[failed]"]
@@ -154,98 +153,51 @@ def test_an_interrupted_run(what, words, is_in, troubled, monkeypatch, caplog):
 
 def test_a_file_is_another_cell_with_other_code(tmp_path, monkeypatch):
     """One relative name in two folders, and one file before and after an edit, are different attentions."""
-    hashes = []
+    hashes, programs = [], []
     for number, folder in enumerate(["a", "b", "copy of a"]):
         (tmp_path / folder).mkdir()
         monkeypatch.chdir(tmp_path / folder)
         Path("m.py").write_text(MINE.format(factor=number % 2))
-        cell = Cell.from_config(config_of("m.py:Mine"))
+        cell = Cell.from_config(compose([*CELL, "attention='m.py:Mine'"]))
         hashes.append((cell.hash, cell.attention_code))
+        monkeypatch.setattr("cab.registry.program.FOREIGN", {})
+        filled = Cell.from_config(compose([*CELL, "attention=vanilla", "other_attention='m.py:Mine'"]))
+        programs.append(provenance.program_of(filled).project)
     assert hashes[0] == hashes[2] != hashes[1]
-    monkeypatch.setattr("cab.registry.program.FOREIGN", {})
-    other = provenance.program_of(Cell.from_config(config_of("vanilla", "other_attention='m.py:Mine'")))
-    monkeypatch.chdir(tmp_path / "b")
-    here = provenance.program_of(Cell.from_config(config_of("vanilla", "other_attention='m.py:Mine'")))
-    assert "m.py" in changed_modules(other.project, here.project)
+    assert "m.py" in changed_modules(programs[0], programs[1])
 
 
-def config_of(attention: str, *overrides: str) -> dict[str, Any]:
-    from cab.config.compose import compose
-
-    cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "preset=smoke", "device=cpu"]
-    return compose([*cell, f"attention='{attention}'", *overrides])
+OLD, NEW = "2ac5dc00" * 2, "d7d4ed00" * 2
 
 
-def test_a_record_names_the_code_that_was_executed(tmp_path, monkeypatch):
-    """Files are read once; an edit during a run does not change the hash, nor the name of the run."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "scale.py").write_text("FACTOR = 1\n")
-    file = tmp_path / "edited.py"
-    file.write_text(f"from scale import FACTOR\n{MINE.format(factor='FACTOR')}")
-    ATTENTIONS.get("edited.py:Mine")
-    file.write_text("an error")
-    (tmp_path / "scale.py").write_text("FACTOR = 2\n")
-    config = config_of("edited.py:Mine", "trainer.max_steps=2", f"results_dir={tmp_path / 'results'}")
-    before = Cell.from_config(config).hash
-    record = trained(config)
-    assert record.hash == before
-    assert record == Record.read(tmp_path / "results" / f"{before}.json")
-    assert set(record.program.attention) >= {"edited.py", "scale.py"}
-
-
-def write(folder: Path, code: str, seed: int, *, day: int, attention: str = "abc", mse: float = 1.0) -> Record:
-    started = f"2026-11-{day:02}T12:00:00+00:00"
-    record = make_record({"mse": mse}, attention=attention, attention_code=code, seed=seed, started=started)
-    return Record.read(record.write(folder))
-
-
-def test_seeds_of_different_code_are_different_rows(tmp_path, caplog, capsys, cab):
-    old, new = "2ac5dc00" * 2, "d7d4ed00" * 2
-    write(tmp_path, old, 1, day=1, mse=1.0)
-    write(tmp_path, new, 2, day=2, mse=3.0)
-    write(tmp_path, new, 3, day=2, mse=3.0)
-    write(tmp_path, new, 1, day=1, attention="vanilla", mse=2.0)
-    results = load_results(tmp_path)
-    assert set(zip(results["attention"], results["seed"], strict=True)) == {
-        ("abc [2ac5dc00]", 1), ("abc", 2), ("abc", 3), ("vanilla", 1),
-    }  # fmt: skip
-    assert "abc has results of 2 programs: 2ac5dc00, d7d4ed00" in caplog.text
-    assert main(["leaderboard", str(tmp_path), "--out", str(tmp_path / "board")]) == 0
-    board = (tmp_path / "board" / "leaderboard.csv").read_text()
-    assert "abc [2ac5dc00]" in board
-    capsys.readouterr()
-    assert "abc [2ac5dc00]" in cab("score", str(tmp_path)).out
-
-
-def test_reference_results_are_in_no_row_with_others(tmp_path):
-    """Not even those of the same code and of other seeds."""
-    bundled = next(record for _, record in records_in(REFERENCE_DIRS[1], []) if record.cell["attention"] == "linear")
-    config = {**bundled.config, "seed": 99}
-    for code in (OTHER_CODE, bundled.attention_code):
-        cell = {name: bundled.cell[name] for name in bundled.cell if name != "seed"}
-        folder = tmp_path / code
-        make_record({"mse": 1.0}, config=config, attention_code=code, seed=99, **cell).write(folder)
-        results = first_reference(load(folder, with_reference=True).frame)
-        names = set(results.loc[results["attention"].str.match(r"linear$|linear \["), "attention"])
-        assert names == {"linear", f"linear [{code[:8]}]"}
-
-
-def test_seeds_of_different_code_of_the_project_are_averaged_on_request_only(tmp_path, caplog):
-    for seed, digest in ((1, "a" * 16), (2, "b" * 16), (3, "b" * 16)):
-        program = Program({"attentions.abc": "c"}, {"backbones.informer": digest, f"tasks.only{seed}": "d"})
+@pytest.mark.parametrize(
+    ("codes", "projects", "names", "words"),
+    [
+        ([OLD, NEW, NEW], "aaa", ["abc [2ac5dc00]", "abc", "abc"], "abc has results of 2 programs: 2ac5dc00, d7d4ed00"),
+        (
+            [NEW] * 3,
+            "abb",
+            ["abc [backbones.informer aaaaaa]", "abc", "abc"],
+            "has 1 result of other code (backbones.informer aaaaaa): separate rows",
+        ),
+        (["", ""], "aa", ["abc [unknown]", "abc"], ""),
+    ],
+)
+def test_seeds_of_different_programs_are_different_rows(codes, projects, names, words, tmp_path, caplog, cab):
+    """Unless it is asked for; an unknown program is equal to no other."""
+    for seed, (code, digest) in enumerate(zip(codes, projects, strict=True), 1):
+        project = {"backbones.informer": digest * 16, f"tasks.only{seed}": "d"}
+        about = {"program": Program({"attentions.abc": code}, project), "attention_code": code}
         started = f"2026-11-0{seed}T12:00:00+00:00"
-        make_record({"mse": 1.0}, seed=seed, program=program, attention="abc", started=started).write(tmp_path)
+        make_record({"mse": 1.0}, seed=seed, attention="abc", started=started, **about).write(tmp_path)
+    make_record({"mse": 2.0}, seed=1).write(tmp_path)
     results = load_results(tmp_path)
-    names = dict(zip(results["seed"], results["attention"], strict=True))
-    assert names == {1: "abc [backbones.informer aaaaaa]", 2: "abc", 3: "abc"}
-    assert "has 1 result of other code (backbones.informer aaaaaa): separate rows" in caplog.text
-    assert set(load_results(tmp_path, accept_code=True)["attention"]) == {"abc [mixed code]"}
-
-
-def test_an_unknown_program_is_equal_to_no_other(tmp_path):
-    for seed in (1, 2):
-        make_record({"mse": 1.0}, seed=seed, attention_code="", attention="abc").write(tmp_path)
-    assert load_results(tmp_path)["attention"].nunique() == 2
+    results = results[results["attention"] != "vanilla"]
+    assert dict(zip(results["seed"], results["attention"], strict=True)) == dict(enumerate(names, 1))
+    assert words in caplog.text
+    assert all(name in cab("score", tmp_path).out for name in names)
+    if "abb" in projects:
+        assert set(load_results(tmp_path, accept_code=True)["attention"]) == {"abc [mixed code]", "vanilla"}
 
 
 def test_seeds_of_different_micro_batches_are_named(tmp_path, caplog):
@@ -270,7 +222,6 @@ def test_code_of_one_file_does_not_change_the_next_cell_of_a_sweep(tmp_path, mon
         text = f"{patch}from helper import FACTOR\n{MINE.format(factor='FACTOR')}"
         (tmp_path / folder / "mine.py").write_text(text)
     names = "attention='a/mine.py:Mine','b/mine.py:Mine',abc"
-    cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "preset=smoke", "results_dir=r"]
-    assert main(["run", "-m", *cell, names]) == 0
+    assert main(["run", "-m", *CELL, names, "results_dir=r"]) == 0
     scores = {r.config["attention"]["name"]: r.metrics[0].value for r in map(Record.read, Path("r").glob("*.json"))}
     assert len(set(scores.values())) == 3

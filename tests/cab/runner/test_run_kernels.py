@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
 import torch
-from torch import nn
 
-from cab.backbone import Backbone
 from cab.config.compose import compose
 from cab.errors import UserError
 from cab.records.record import Record
@@ -52,15 +48,13 @@ def test_a_backend_that_cannot_compute_ends_the_run(tmp_path):
         run_sweeps([[*CELL, f"results_dir={tmp_path}", "trainer.kernels=fla"]], is_sweep=False)
 
 
-def test_an_evaluation_uses_the_backends_of_the_training(tmp_path):
-    cell = Cell.from_config(compose([*CELL, f"results_dir={tmp_path}", "trainer.kernels=fla"]))
+def test_an_evaluation_uses_the_backends_and_the_float32_products_of_the_training(tmp_path, monkeypatch):
+    overrides = ["trainer.kernels=fla", "trainer.float32_matmul_precision=high"]
+    cell = Cell.from_config(compose([*CELL, *overrides]))
     cell.task.setup(None)
+    place = make_initial_backbone(cell), torch.device("cpu"), Processes(), tmp_path
     with pytest.raises(UserError, match="fla does not compute"):
-        evaluate(cell, make_initial_backbone(cell), torch.device("cpu"), Processes(), tmp_path)
-
-
-def test_an_evaluation_uses_the_float32_products_of_the_training(tmp_path, monkeypatch):
-    cell = Cell.from_config(compose([*CELL, "trainer.float32_matmul_precision=high"]))
+        evaluate(cell, *place)
     used: list[tuple[str, bool]] = []
 
     def note(*_):
@@ -68,7 +62,7 @@ def test_an_evaluation_uses_the_float32_products_of_the_training(tmp_path, monke
         return {}
 
     monkeypatch.setattr(cell.task, "evaluate", note)
-    evaluate(cell, cast(Backbone, nn.Linear(1, 1)), torch.device("cpu"), Processes(), tmp_path)
+    evaluate(cell, *place)
     assert used == [("high", True)]
     assert torch.get_float32_matmul_precision() == "highest"
 

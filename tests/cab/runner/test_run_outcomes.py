@@ -7,8 +7,6 @@ import io
 import logging
 import math
 import os
-import re
-import shutil
 import signal
 from pathlib import Path
 from unittest.mock import Mock
@@ -26,14 +24,11 @@ from cab.runner.provenance import ResourceUsage
 from cab.runner.run import run_cell
 from engines.torch.loggers import Loggers
 from tests.cab.runner.test_folder_states import flipped, payload
+from tests.helpers.made_records import make_record
 from tests.helpers.runs.fixtures import TROUBLED
 from tests.helpers.runs.troubled import Troubled, trained
 
 ONE_STEP = "trainer.max_steps=1"
-
-
-def files_below(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(("sweep", "status"), [([], "interrupted"), (["-m", "seed=1,2"], "failed")])
@@ -74,15 +69,14 @@ def test_only_the_first_process_of_a_run_reports(troubled, tmp_path, monkeypatch
     assert cab("run", *TROUBLED, f"results_dir={tmp_path}") == ("", "")
 
 
-def test_what_cannot_run_writes_and_deletes_nothing(troubled, tmp_path, monkeypatch):
-    trained(troubled(ONE_STEP))
-    before = files_below(tmp_path)
+def test_what_cannot_run_writes_and_deletes_nothing(recorded, troubled, monkeypatch):
+    before = {path: path.read_bytes() for path in recorded.parent.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match=r"task\.at: "):
-        run_cell(troubled(ONE_STEP, "force=yes", "task.at=2.5"))
+        run_cell(troubled("force=yes", "task.at=2.5"))
     monkeypatch.setattr(Troubled, "packages", {"torch": "core", "no_such_module": "text"})
     with pytest.raises(UserError, match=r"task 'troubled' requires an extra: `pip install 'cab-benchmark\[text\]'`"):
         run_cell(troubled("seed=2"))
-    assert files_below(tmp_path) == before
+    assert {path: path.read_bytes() for path in recorded.parent.rglob("*") if path.is_file()} == before
 
 
 def test_a_diverged_run_can_continue(troubled, tmp_path):
@@ -121,9 +115,8 @@ def test_outside_training_a_signal_stops_at_once(number):
     assert signal.getsignal(number) is before
 
 
-def test_progress_in_the_folder_of_another_user_is_left_alone(troubled, tmp_path, monkeypatch):
-    record = trained(troubled())
-    left = tmp_path / record.hash / "step-00000006.ckpt"
+def test_progress_in_the_folder_of_another_user_is_left_alone(recorded, troubled, monkeypatch):
+    left = recorded.with_suffix("") / "step-00000006.ckpt"
     left.touch()
     monkeypatch.setattr("cab.runner.folder.discard_progress", lambda _: Path("/proc/version").unlink())
     assert run_cell(troubled()).kind == "cached"
@@ -158,10 +151,8 @@ NO_NUMBER = "RuntimeError: metric 'score' of task 'troubled' is"
         ({}, f"{NO_METRIC} nothing"),
         ({"SCORE": 3.0}, f"{NO_METRIC} SCORE"),
         ({"score": math.nan}, f"{NO_NUMBER} nan"),
-        ({"score": math.inf}, f"{NO_NUMBER} inf"),
         ({"score": 1e39}, f"{NO_NUMBER} 1e+39"),
         (Odd(), "ExitError: the code raised Odd: half of a pair: \\ud83d"),
-        (RuntimeError("no:\n  ValueError: 3 heads\nsee the log"), "RuntimeError: no: ValueError: 3 heads"),
     ],
 )
 def test_an_evaluation_without_a_score_fails_the_run(result, error, troubled, tmp_path, monkeypatch):
@@ -175,29 +166,26 @@ TOTAL = "metric 'total' of task 'troubled' is nan"
 
 
 @pytest.mark.parametrize(
-    ("owner", "method", "result", "warning"),
+    ("owner", "method", "result", "warning", "logged"),
     [
-        (Troubled, "save_plots", ValueError("bad backend"), "the plots failed: ValueError: bad backend"),
-        (Troubled, "save_plots", SystemExit(3), r"the plots failed: ExitError: .*sys\.exit\(3\)"),
-        (ResourceUsage, "memory", ValueError("x"), "the measurement of the cost failed: ValueError: x"),
-        (ResourceUsage, "memory", SystemExit(3), r"the measurement of the cost failed: ExitError: .*sys\.exit\(3\)"),
-        (Loggers, "write_record", SystemExit(3), ""),
-        (Troubled, "evaluate", {"score": 1.0, "total": math.nan}, TOTAL),  # as of a length that does not fit in memory
+        (Troubled, "save_plots", ValueError("bad backend"), "the plots failed: ValueError: bad backend", ""),
+        (ResourceUsage, "memory", SystemExit(3), "the measurement of the cost failed: ExitError: ", ""),
+        (Loggers, "write_record", SystemExit(3), "", "a logger failed: ExitError"),
+        (Troubled, "evaluate", {"score": 1.0, "total": math.nan}, TOTAL, f"{TOTAL}: the record has no value of it"),
     ],
 )
-def test_what_a_score_does_not_need_cannot_lose_it(owner, method, result, warning, troubled, monkeypatch, caplog):
-    expected = trained(troubled("seed=1", ONE_STEP)).metrics
+def test_what_a_score_does_not_need_cannot_lose_it(
+    owner, method, result, warning, logged, uncut, troubled, monkeypatch, caplog
+):
     monkeypatch.setattr(owner, method, Mock(side_effect=[result]))
-    record = trained(troubled("seed=1", ONE_STEP, "force=true"))
+    record = trained(troubled())
     assert record.status is Status.FINISHED
     assert [metric.value for metric in record.metrics] == (
-        [1.0, None] if method == "evaluate" else [metric.value for metric in expected]
+        [1.0, None] if method == "evaluate" else [metric.value for metric in uncut.metrics]
     )
-    warnings = record.engine_facts.get("warnings", [])
-    assert len(warnings) == bool(warning)
-    assert re.match(warning, "".join(warnings))
-    logged = {"evaluate": f"{TOTAL}: the record has no value of it", "write_record": "a logger failed: ExitError"}
-    assert logged.get(method, "") in caplog.text
+    assert len(record.engine_facts.get("warnings", [])) == bool(warning)
+    assert "".join(record.engine_facts.get("warnings", [])).startswith(warning)
+    assert logged in caplog.text
 
 
 def test_a_program_that_changes_the_working_directory_has_a_record(troubled, tmp_path, monkeypatch):
@@ -212,8 +200,6 @@ def test_a_program_that_changes_the_working_directory_has_a_record(troubled, tmp
 
 WEIGHTS = {
     "pickle": lambda path, state: payload(path),  # noqa: ARG005
-    "text": lambda path, state: b"hello",  # noqa: ARG005
-    "empty": lambda path, state: b"",  # noqa: ARG005
     "flipped": flipped,
     "shape": lambda path, state: {name: value[:1] for name, value in state.items()},  # noqa: ARG005
     "list": lambda path, state: [state],  # noqa: ARG005
@@ -222,16 +208,12 @@ WEIGHTS = {
 
 
 @pytest.mark.parametrize("kind", WEIGHTS)
-def test_weights_that_cannot_be_loaded_are_a_user_error(kind, uncut, tmp_path, cab):
-    results = Path(shutil.copytree(uncut.config["results_dir"], tmp_path / "results"))
-    path = results / uncut.hash / "weights.pt"
+def test_weights_that_cannot_be_loaded_are_a_user_error(kind, recorded, refused):
+    path = recorded.with_suffix("") / "weights.pt"
     content = WEIGHTS[kind](path, torch.load(path, weights_only=True))
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
-    said = cab("paper", "dilution", str(results / f"{uncut.hash}.json"), status=2).err
-    assert [word for word in (str(path), "force=true") if word not in said] == []
-    assert "weights_only" not in said
-    assert said.count("\n") == 1
-    assert not (tmp_path / "executed").exists()
+    assert "weights_only" not in refused("paper", "dilution", str(recorded), words=[str(path), "force=true"])
+    assert not (recorded.parents[1] / "executed").exists()
 
 
 def test_log_lines_do_not_break_the_progress_bar(monkeypatch):
@@ -249,10 +231,7 @@ def test_log_lines_do_not_break_the_progress_bar(monkeypatch):
     assert "3/10" in said[said.index("at 3\n") :], "and drawn again below it"
 
 
-def test_a_record_names_no_terminal_codes(troubled, tmp_path, cab):
-    record = trained(troubled(ONE_STEP))
-    (tmp_path / f"{record.hash}.json").unlink()
-    evil = Record(**{**vars(record), "cell": {**record.cell, "attention": "a\x1b]0;x\x07bc"}, "command": "run\x1b[0m"})
-    evil.write(tmp_path)
-    said = "".join(cab("status", str(tmp_path)))
+def test_a_record_names_no_terminal_codes(tmp_path, cab):
+    make_record({"mse": 1.0}, attention="a\x1b]0;x\x07bc", command="run\x1b[0m").write(tmp_path)
+    said = "".join(cab("status", tmp_path))
     assert not {"\x1b", "\x07"} & set(said)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from cab.config.compose import compose
@@ -16,6 +18,7 @@ CELLS = {
 }
 
 
+@functools.cache
 def cell(name: str) -> Cell:
     return Cell.from_config(compose([*CELLS[name], "attention=vanilla"]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -20,6 +21,7 @@ from cab.registry.registries import TASKS
 from cab.registry.tables import config_folders
 from cab.runner import provenance
 from cab.runner.cell import Cell
+from tests.helpers.command import COPIES
 from tests.helpers.runs.troubled import Troubled, trained
 
 
@@ -41,6 +43,7 @@ def registered() -> Iterator[None]:
     point = EntryPoint("troubled", "tests.helpers.runs.troubled_configs", "cab.configs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cab.registry.tables.entry_points", lambda group: [point] if group == point.group else [])
+        patch.setattr("cab.runner.pool.SPAWN", COPIES)  # a new Python takes seconds
         patch.setattr("engines.torch.loop.frozen_objects", contextlib.nullcontext)  # half of the time of a short run
         config_folders.cache_clear()
         yield
@@ -75,6 +78,13 @@ def troubled_config(*overrides: str) -> dict[str, Any]:
 def uncut(tmp_path_factory: pytest.TempPathFactory) -> Record:
     """The record of this cell without trouble."""
     return trained(troubled_config(f"results_dir={tmp_path_factory.mktemp('uncut')}"))
+
+
+@pytest.fixture
+def recorded(uncut: Record, tmp_path: Path) -> Path:
+    """This record, with the folder of its run, in the folder of the test."""
+    shutil.copytree(uncut.config["results_dir"], tmp_path, dirs_exist_ok=True)
+    return tmp_path / f"{uncut.hash}.json"
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,6 +47,9 @@ class Troubled(Task):
     def setup(self, data_root: Path | None) -> None:
         pass
 
+    def bind_config(self, cell: Mapping[str, Any]) -> None:
+        self.results = Path(cell["results_dir"])
+
     def fingerprint(self) -> dict[str, Any]:
         return {"made": "for tests"}
 
@@ -65,6 +70,9 @@ class Troubled(Task):
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB")
             if self.trouble_now == "crash":
                 raise RuntimeError("something broke\nwith a second line")
+            if self.trouble_now == "deleted":
+                for folder in self.results.glob("*/"):
+                    shutil.rmtree(folder)
             if self.trouble_now == "full":
                 raise OSError(28, "No space left on device")
         loss = backbone(torch.tensor([[1, 2, 3]])).square().mean() * batch.mean()
