@@ -38,5 +38,4 @@ def test_the_command_prints_a_table_and_runs_nothing(tmp_path, monkeypatch, cab)
     said = cab("run", *chosen).out
     assert said.splitlines()[0].split() == ["setting", "value", "default", "source"]
     assert re.search(r"^backbone.name +informer +the only one of the task$", said, flags=re.MULTILINE)
-    assert "--explain prints one configuration" in cab("run", "-m", *chosen, status=2).err
     assert not list(tmp_path.iterdir())

@@ -200,13 +200,12 @@ def test_seeds_of_different_programs_are_different_rows(codes, projects, names, 
         assert set(load_results(tmp_path, accept_code=True)["attention"]) == {"abc [mixed code]", "vanilla"}
 
 
-def test_seeds_of_different_micro_batches_are_named(tmp_path, caplog):
+def test_seeds_of_different_micro_batches_are_named(tmp_path, caplog, cab):
     for seed, size in ((1, 4), (2, None)):
-        make_record({"mse": 1.0}, seed=seed, config={"trainer": {"batch_size": 8, "micro_batch_size": size}}).write(
-            tmp_path
-        )
+        trainer = {"batch_size": 8, "micro_batch_size": size}
+        make_record({"mse": 1.0}, seed=seed, config={"trainer": trainer}).write(tmp_path)
     make_record({"mse": 2.0}, seed=1, attention="abc", config={"trainer": {"batch_size": 8}}).write(tmp_path)
-    assert main(["score", str(tmp_path)]) == 0
+    cab("score", tmp_path)
     assert "compared attentions have different settings" in caplog.text
     assert "trainer.forward_batch=4" in caplog.text
 
