@@ -34,7 +34,7 @@ def trained(tmp_path_factory):
     return folder, outcome.record
 
 
-def test_the_network_of_another_pattern_is_not_trained_again(trained):
+def test_the_network_of_another_pattern_is_not_trained_again(trained, tmp_path):
     folder, first = trained
     shared = run_cell(config(folder, "attention=vanilla", "pattern=NS"))
     assert shared.kind == "reused"
@@ -45,6 +45,8 @@ def test_the_network_of_another_pattern_is_not_trained_again(trained):
     assert Record.read(folder / f"{shared.record.hash}.json") == shared.record
     assert weights_path(folder, shared.record.hash).read_bytes() == weights_path(folder, first.hash).read_bytes()
     assert run_cell(config(folder, "attention=vanilla", "pattern=NS")).kind == "cached"
+    third = run_cell(config(shutil.copytree(folder, tmp_path / "both"), "attention=vanilla", "pattern=CS"))
+    assert third.record.weights_reused_from == first.hash, "not the one that reused it"
 
     own = run_cell(config(folder, "attention=vanilla", "pattern=NS", "force=true"))
     assert own.kind == "completed"
