@@ -1,4 +1,4 @@
-"""Few books and a cache of their own for the tests of tasks."""
+"""Few examples for the tests of tasks, which read data sets of others into a folder of their own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tasks.corpus import books
+from tests.helpers.tasks.records import few_examples
 
 
 @pytest.fixture(autouse=True, scope="package")
-def _few_books(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """So that their tokenizer is trained in seconds; tests elsewhere, whose processes know nothing of it, have all."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(books, "NUM_BOOKS", {"train": 16, "validation": 2, "test": 4})
-        patch.setenv("CAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+def _few_examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with few_examples(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "datasets")
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from tasks.pcc.data import generate_shape
 from tasks.sr.data import render
 from tasks.sum.data import generate_pair
 from tasks.tts.synthetic import generate_utterance
+from tests.helpers.tasks.records import FEW
 from tests.tasks.probe.test_probe import small
 
 
@@ -37,12 +39,15 @@ def rounded(x: Any) -> Any:
     return type(x)(map(rounded, x)) if type(x) in (list, tuple) else x
 
 
+SIZES = {place: resolve_name(f"tasks.{place}") for place in FEW}
+"""As they are before a fixture makes them small."""
 COUNTS = (20, 5, 5)
 MAKERS: dict[str, tuple[str, Callable[[], Any]]] = {
+    "sizes": ("ddcde20d201e13a6", lambda: [*SIZES.items()]),
     "lm": ("315619abb1483a80", lambda: [generate_book(i, names=names) for i in range(4) for names in (16, 32)]),
     "mlm": ("d720233543425e02", lambda: [generate_pages(i, names=names) for i in range(4) for names in (16, 32)]),
     "sum": ("1cb85fa6abf4a684", lambda: [generate_pair(i) for i in range(20)]),
-    "glue": ("3969ae4155b6901f", lambda: [generate_pairs("dev"), USUAL_NAMES]),
+    "glue": ("8ec9efecd52b48a0", lambda: [generate_pairs("dev"), USUAL_NAMES]),
     "listops": ("89ff5574bcfe7d36", lambda: examples(generated_trees(Shape(4, 5, 5, 40), COUNTS))),
     "text": ("5446e238abe0d125", lambda: examples(generated_reviews(128, COUNTS))),
     "retrieval": ("ee0df6e965bda3f4", lambda: examples(generated_pairs(32, COUNTS))),
@@ -50,7 +55,7 @@ MAKERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "sr": ("74739a7c98b60dd4", lambda: [render(i, n, 2 * n).tobytes() for i in range(4) for n in (6, 8)]),
     "pcc": ("4a0bcdcdef93890c", lambda: [cloud for i in range(6) for cloud in generate_shape(i)]),
     "tts": ("9c1010567ca42466", lambda: [generate_utterance(i) for i in range(5)]),
-    "lstf": ("2be505b62db15bfd", lambda: [(x.values[:9000], x.calendar[:9000]) for x in map(synthetic_series, (6, 8))]),
+    "lstf": ("176cbbeed93131b2", lambda: [(x.values[:9000], x.calendar[:9000]) for x in map(synthetic_series, (6, 8))]),
 }
 PROBES = """
     recall=a9b309c4 noisy=07ceacad copying=f84f341d compression=6c2243f0 mad_recall=8ec58892 mad_noisy=80c92f6b

@@ -24,6 +24,7 @@ def clouds(num_points: int) -> Tensor:
     return torch.stack([torch.randn(num_points, 3), padded, grid, torch.zeros(num_points, 3)])
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_kernel_chooses_the_points_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own: the interpreter has to be chosen before Triton is loaded."""
@@ -57,6 +58,7 @@ def test_the_kernel_compiles_for_a_gpu(tmp_path: Path, monkeypatch: pytest.Monke
     assert made.metadata.shared <= 1024  # for the reductions: the points are in registers
 
 
+@pytest.mark.slow
 def test_the_compiler_reads_one_operator() -> None:
     points = clouds(37)
     read = torch.compile(lambda x: farthest_points(x, 40) + 1, backend="aot_eager", fullgraph=True)

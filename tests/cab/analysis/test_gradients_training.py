@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from cab.analysis.gradients import norms_over_training
 from cab.analysis.subject import subject_of
 from cab.config.compose import compose
 from cab.runner.run import run_cell
-from tasks.glue import tables
+from tests.helpers.tasks.records import few_examples
 
 STEPS = 3
 SMOKE = ["preset=smoke", "device=cpu"]
@@ -26,6 +27,12 @@ INSIDE = [
     f"trainer.average_every={STEPS}",
 ]
 """The weights of a longer run after STEPS steps."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_examples() -> Iterator[None]:
+    with few_examples():
+        yield
 
 
 def trained_weights(overrides: list[str], folder: Path) -> dict[str, torch.Tensor]:
@@ -64,12 +71,10 @@ def test_weights_are_those_of_the_run(overrides: list[str], tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_fresh_network_has_the_initial_weights_of_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fresh_network_has_the_initial_weights_of_its_task(tmp_path: Path) -> None:
     """GLUE starts from the encoder of a finished run of MLM."""
-    monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tables, "SYNTHETIC_COUNTS", {"train": 64, "dev": 16})
     encoder = ["dataset=synthetic", "attention=vanilla", "pattern=NS", *SMOKE]
-    pretrained = trained_weights(["task=mlm", *encoder], tmp_path / "mlm")
+    pretrained = trained_weights(["task=mlm", *encoder, *LAST], tmp_path / "mlm")
     glue = ["task=glue", *encoder, f"task.pretrained={tmp_path / 'mlm'}", *LAST]
     fresh = subject_of(glue).network.state_dict()
     shared = fresh.keys() & pretrained.keys()

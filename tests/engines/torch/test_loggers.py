@@ -1,7 +1,8 @@
-"""Loggers write during a run and after it is resumed, and change no number."""
+"""Loggers and profiles: what they write during a run and after it is resumed; they change no number."""
 
 from __future__ import annotations
 
+import csv
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,11 @@ import torch
 
 from cab.runner.run import run_cell
 from engines.torch import loggers
+from engines.torch.profiling import STEP_PARTS
 from tests.helpers.runs.troubled import Troubled, trained
 
 
-def test_the_csv_has_a_row_per_interval_and_per_validation(troubled, tmp_path, monkeypatch, uncut):
+def test_the_csv_has_a_row_per_interval_and_per_validation(troubled, tmp_path, monkeypatch):
     losses: list[float] = []
     loss = Troubled.loss
 
@@ -44,12 +46,10 @@ def test_the_csv_has_a_row_per_interval_and_per_validation(troubled, tmp_path, m
     assert (table["examples_per_second"] > 0).all()
     assert (table["peak_memory_bytes"] > 2**20).all()
     assert list(table["epoch"] / table["epoch"].iloc[0]) == pytest.approx([1, 4 / 3, 2, 8 / 3])
-    measured = trained(troubled("trainer.log_every=1"))  # the norm of every gradient
-    assert (measured.metrics, measured.history) == (uncut.metrics, uncut.history)
 
 
-@pytest.mark.parametrize("logger", ["csv", "tensorboard", "wandb"])
-def test_a_resumed_run_has_each_step_once(logger, troubled, tmp_path, monkeypatch):
+@pytest.mark.parametrize("logger", ["tensorboard", "wandb"])
+def test_a_resumed_run_has_each_step_once(logger, troubled, tmp_path, monkeypatch, uncut):
     """Interrupted after step 6 with its last checkpoint at step 4: steps 5 and 6 are trained again."""
     import wandb
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -79,6 +79,7 @@ def test_a_resumed_run_has_each_step_once(logger, troubled, tmp_path, monkeypatc
         run_cell(config)
     monkeypatch.setattr(loggers.MetricsFile, "write", write)
     record = trained(config)
+    assert (record.metrics, record.history) == (uncut.metrics, uncut.history)
     [folder] = [path.parent for path in tmp_path.glob("*/metrics.csv")]
     assert list(pd.read_csv(folder / "metrics.csv")["step"]) == list(range(1, 9))
     if logger == "tensorboard":
@@ -92,3 +93,14 @@ def test_a_resumed_run_has_each_step_once(logger, troubled, tmp_path, monkeypatc
         assert steps[-4:] == [5, 6, 7, 8]
         assert given[-1]["config"]["hash"] == summary["hash"] == record.hash
         assert {metric.name: metric.value for metric in record.metrics}.items() <= summary.items()
+
+
+def test_a_profile_adds_up_and_changes_no_score(troubled, tmp_path, uncut):
+    record = trained(troubled("profile=true"))
+    assert (record.hash, record.metrics, record.history) == (uncut.hash, uncut.metrics, uncut.history)
+    assert (tmp_path / record.hash / "trace.json").exists()
+    with (tmp_path / record.hash / "profile.csv").open(newline="") as file:
+        parts = {row["name"]: float(row["seconds"]) for row in csv.DictReader(file) if row["kind"] == "part"}
+    assert list(parts) == [*STEP_PARTS, "other", "step"]
+    assert sum(parts.values()) == pytest.approx(2 * parts["step"], rel=1e-3)
+    assert min(parts["forward"], parts["backward"], parts["optimizer"]) > 0

@@ -21,6 +21,7 @@ from engines.torch import speed
 from engines.torch.loop import make_order
 from engines.torch.speed import PASSES, Speed, StepSize, flop_counts, peak_flops, step_size
 from tests.helpers.runs.troubled import trained
+from tests.helpers.tasks.records import few_examples
 
 CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 CELLS = {
@@ -33,7 +34,8 @@ CELLS = {
 
 def opened(task: str, cell: str) -> Run:
     config = compose([f"task={task}", *cell.split(), "preset=smoke", "device=cpu"])
-    return open_run(Cell.from_config(config), "")
+    with few_examples():
+        return open_run(Cell.from_config(config), "")
 
 
 @pytest.mark.parametrize("task", CELLS)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cab import register_task
-from cab.config.compose import compose
+from cab.config.compose import Composer
 from cab.records.identity import Program
 from cab.records.record import Record
 from cab.registry.registries import TASKS
@@ -59,6 +59,7 @@ def quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 TROUBLED = ["task=troubled", "dataset=synthetic", "backbone=gpt2", "attention=vanilla", "pattern=CS", "preset=smoke"]
 TROUBLED += ["device=cpu", "trainer.batch_size=4", "trainer.max_steps=8"]
+compose = Composer()
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from engines.torch.loop import Objective, micro_batches
 from engines.torch.parallel import Distributed, SingleProcess
 from engines.torch.recurrent_memory import RecurrentMemory
 from tasks.tts.data import Utterance
+from tests.helpers.tasks.records import FEW_CLIPS, few_examples
 
 SIZE = 6
 ANSWERS = ["task.loss_on=answers", "task.block_len=9", "task.vocab_size=800"]
@@ -41,13 +42,14 @@ CELLS = {
     "probe": ["dataset=addition", "pattern=CS"],
     "sr": ["dataset=synthetic", "pattern=NS"],
     "sum": ["dataset=multi_news", "pattern=NS", "task.vocab_size=300", "task.source_len=64", "task.target_len=64"],
-    "tts fastspeech2": ["dataset=synthetic", "backbone=fastspeech2", "pattern=NS"],
+    "tts fastspeech2": ["dataset=synthetic", "backbone=fastspeech2", "pattern=NS", *FEW_CLIPS],
     "tts transformer_tts": [
         "dataset=synthetic",
         "backbone=transformer_tts",
         "pattern=CS",
         "task.num_prompt_steps=2",
         "backbone.prenet_dropout=0",
+        *FEW_CLIPS,
     ],
 }
 UNEVEN = {"lm", "lm_recurrent", "mlm", "probe", "sum", "tts fastspeech2", "tts transformer_tts"}
@@ -146,4 +148,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    with few_examples():
+        main(Path(sys.argv[1]))

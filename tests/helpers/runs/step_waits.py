@@ -6,7 +6,6 @@ and the loss of its first step on the device and on the CPU.
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 import tempfile
@@ -25,8 +24,9 @@ from cab.runner.engine import Run, StepObserver, find_engine, load_data, make_in
 from cab.runner.processes import Processes
 from engines.torch import loop
 from tests.helpers.runs.simulated_device import Counting, register
+from tests.helpers.tasks.records import FEW_CLIPS, few_examples
 
-STEPS = 12
+STEPS = 5
 COMMON = ["dataset=synthetic", "attention=vanilla", "preset=smoke", "trainer.checkpoint_every=1000"]
 COMMON += ["trainer.max_steps=1000", "trainer.validate_every=null", "trainer.checkpoint_selection=last"]
 COMMON += ["trainer.batch_size=4", "trainer.micro_batch_size=2"]
@@ -38,8 +38,8 @@ CELLS = {
     "pcc": ["pattern=NS"],
     "sr": ["pattern=NS"],
     "sum": ["pattern=NS"],
-    "tts fastspeech2": ["pattern=NS", "backbone=fastspeech2"],
-    "tts transformer_tts": ["pattern=CS", "backbone=transformer_tts"],
+    "tts fastspeech2": ["pattern=NS", "backbone=fastspeech2", *FEW_CLIPS],
+    "tts transformer_tts": ["pattern=CS", "backbone=transformer_tts", *FEW_CLIPS],
 }
 PLANTED: dict[str, Callable[[Tensor], object]] = {
     "item": lambda loss: loss.item(),
@@ -49,15 +49,6 @@ PLANTED: dict[str, Callable[[Tensor], object]] = {
     "nothing": lambda loss: loss + torch.ones(3, device=loss.device),
 }
 """Called with the loss of each micro-batch; all but the last wait or block."""
-
-
-def make_data_small() -> None:
-    """Training reads 4 examples per step; generators have tests of their own."""
-    counts = {"corpus.books": "NUM_BOOKS", "sum.data": "NUM_PAIRS", "pcc.task": "NUM_SHAPES", "sr.task": "NUM_IMAGES"}
-    for module, name in counts.items():
-        names = vars(importlib.import_module(f"tasks.{module}"))
-        names[name] = {split: 16 if split == "train" else 4 for split in names[name]}
-    vars(importlib.import_module("tasks.lstf.synthetic"))["NUM_EPISODES"] = (16, 4, 4)
 
 
 def make_cell(name: str) -> Cell:
@@ -82,7 +73,6 @@ def train(cell: Cell, device: torch.device, num_steps: int) -> float:
 def main() -> None:
     """Count in the cells of the arguments, or with ``planted`` once with each of :data:`PLANTED` in a loss."""
     warnings.simplefilter("ignore")
-    make_data_small()
     device, counting, table = register(), Counting(), {}
 
     def batches(*args: Any, device: torch.device, **options: Any) -> Any:
@@ -114,4 +104,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with few_examples():
+        main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 import yaml
 
 from cab import Backbone, build_backbone
+from cab.files.cache import cache_root
 from cab.registry.registries import BACKBONES, TASKS
 from cab.runner.evaluation import DeviceBatches
 from tests.helpers.command import ROOT
@@ -56,7 +58,7 @@ RECORDS = {
         refused=("loss_on=some", "block_len=16 overlap=16"),
     ),
     "lm_recurrent": Record(
-        {**BOOKS, "synthetic": Data(options={**ANSWERS, "context_lengths": (56,)})},
+        {**BOOKS, "synthetic": Data(options={**ANSWERS, "block_len": 256, "context_lengths": (56,)})},
         {"vocab_size": 300, "block_len": 16, "context_lengths": (8, 16, 56), "memory_length": 24},
         refused=("overlap=8",),
     ),
@@ -159,17 +161,26 @@ def network(task: str, made: Any, backbone: str = "", **options: Any) -> Backbon
 
 
 FEW = {
+    "corpus.books.NUM_BOOKS": {"train": 12, "validation": 1, "test": 2},
     "sum.data.NUM_PAIRS": {"train": 64, "val": 4, "test": 4},
-    "pcc.task.NUM_SHAPES": {"train": 64, "val": 4, "test": 4},
+    "pcc.task.NUM_SHAPES": {"train": 64, "val": 6, "test": 4},
     "sr.task.NUM_IMAGES": {"train": 64, "validation": 4, "test": 4},
     "glue.tables.SYNTHETIC_COUNTS": {"train": 64, "dev": 16},
     "lstf.synthetic.NUM_EPISODES": (64, 8, 8),
 }
 
+FEW_CLIPS = ("task.generated=12", "task.generated_held_out=3")
 
+
+@contextlib.contextmanager
 def few_examples() -> Iterator[None]:
-    """Generators have tests of their own; a property or a training of few steps needs few examples."""
+    """Generators have tests of their own; a property or a training of few steps needs few examples.
+
+    Other processes know nothing of it, so these have a cache of their own.
+    """
+    root = cache_root()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CAB_CACHE", str(root if root.name == "few" else root / "few"))
         for place, count in FEW.items():
             patch.setattr(f"tasks.{place}", count)
         yield

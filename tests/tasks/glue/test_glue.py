@@ -21,9 +21,7 @@ from tasks.corpus.tokens import BEGIN, END, PAD
 from tasks.glue.tables import FILE_LAYOUTS, Examples, read_table
 from tasks.glue.task import GLUE, f1, scores_of
 from tests.helpers.tasks.layouts import write_rte, write_table
-from tests.helpers.tasks.records import few_examples, in_order, ready
-
-_few = pytest.fixture(few_examples, autouse=True, scope="module")
+from tests.helpers.tasks.records import in_order, ready
 
 
 @pytest.fixture(scope="module")

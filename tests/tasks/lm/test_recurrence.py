@@ -100,7 +100,7 @@ def test_training_goes_on_from_the_block_before_and_forgets_at_a_book(task: Recu
 
 
 def test_answers_of_generated_books_are_looked_up_in_the_block_before() -> None:
-    task = ready("lm_recurrent", None, memory_length=64)
+    task = ready("lm_recurrent", None, block_len=64, memory_length=64)
     baselines = task.baselines()
     assert baselines["look_up_128"]["ppl"] == pytest.approx(1.0)
     assert baselines["look_up_64"]["ppl_far"] > 2.0

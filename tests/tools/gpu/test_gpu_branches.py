@@ -1,10 +1,11 @@
-"""What the steps do on a GPU alone, on a CPU that is called cuda: no name or argument is wrong there."""
+"""What the steps measure on a GPU, on a CPU that is called cuda: no name or argument is wrong there."""
 
 from __future__ import annotations
 
 import dataclasses
+import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +16,12 @@ import torch
 from cab.efficiency import third_party
 from cab.efficiency.benchmark import Plan
 from cab.efficiency.cost import Cost
+from cab.errors import Preempted
 from cab.files.text_table import read_csv
+from cab.registry.build import without_memory
 from cab.runner import calibration
 from cab.runner.cell import Cell
+from cab.runner.engine import make_backbone
 from cab.verification.on_demand.kernels import MARGIN
 from engines.torch.checkpoints import Checkpoints
 from tools.gpu import measurements, supervisor
@@ -154,3 +158,32 @@ def costs_of(plan: Plan, **_: object) -> Iterator[Cost]:
             facts = {"relative_to_softmax": 3.0, "busy": 0.5, "roof_share": 0.25}
             texts = {"backends": "recurrence=fla (triton: not here); softmax=pytorch"}
             yield dataclasses.replace(cost, seconds=0.002, **facts, **texts)  # type: ignore[arg-type]
+
+
+def test_lm_has_the_size_of_the_paper() -> None:
+    """122,319,360 parameters (Table 14), blocks of 8,192 tokens, at least four."""
+    cell = measurements.lm_cell("vanilla", (), "cpu")
+    with without_memory():
+        network = make_backbone(cell, has_memory=False)
+    assert sum(weights.numel() for weights in network.parameters()) == 122_319_360
+    assert cell.task.training_set[0].shape == (8193,)
+    assert len(cell.task.training_set) >= 4  # type: ignore[arg-type]
+
+
+def test_a_run_of_table_3_that_is_stopped_is_out_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its configuration is that of preset paper, seed and data set are those of the item."""
+    configs: list[Mapping[str, Any]] = []
+
+    def stop(config: Mapping[str, Any], *, command: str) -> None:
+        assert "attention=abc seed=3" in command
+        configs.append(config)
+        raise Preempted(signal.SIGTERM)
+
+    monkeypatch.setattr(measurements, "run_cell", stop)
+    for device in ("cuda", "cpu"):
+        with pytest.raises(KeyboardInterrupt):
+            measurements.table3("3 abc ettm1 S", device, tmp_path)
+    on_gpu, on_cpu = (config["trainer"] for config in configs)
+    assert (on_gpu["max_epochs"], on_gpu["batch_size"], on_gpu["patience"]) == (6, 32, 3)
+    assert (on_cpu["max_epochs"], on_cpu["max_steps"]) == (None, 2)
+    assert configs[0]["results_dir"] == str(tmp_path / "records")

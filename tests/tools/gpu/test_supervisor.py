@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,60 +24,38 @@ MEASUREMENTS = "tests.helpers.gpu_measurements"
 LONG = 600.0
 
 
-@pytest.fixture
-def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+ITEMS = [
+    ("ssd", LONG, "ok", "", True),
+    ("fails", LONG, "failed", "last line\n", True),
+    ("hangs after a row", 0.2, "out of time", "", True),
+    ("crashes", LONG, "crashed", f"status {-signal.SIGSEGV}", False),
+    ("breaks the GPU", LONG, "GPU lost", "an illegal memory access was encountered\n", False),
+    ("ignores signals", 1, "out of time", "killed after 1 s", False),
+]
+"""Items with their time, status, end of the error, and whether the next item is measured by the same process."""
+
+
+def test_an_item_costs_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All share a process as long as it works."""
     monkeypatch.setattr(supervisor, "GRACE", 1)
-    worker = Worker(MEASUREMENTS, "cpu", tmp_path)
-    yield worker
+    worker, processes = Worker(MEASUREMENTS, "cpu", tmp_path), []
+
+    def measure(item: str, seconds: float) -> tuple[str, list[object], str]:
+        worker.start(LONG)
+        status, rows, error = worker.measure("costs", item, seconds)
+        return status, [row["process"] for row in rows], error
+
+    for item, seconds, status, end, survives in ITEMS:
+        _, before, _ = measure("gla", LONG)
+        found, own, error = measure(item, seconds)
+        assert (found, error[len(error) - len(end) :]) == (status, end), item
+        assert error.startswith("Traceback") == (status in ("failed", "GPU lost"))
+        assert own == (before if item in ("ssd", "hangs after a row") else [])
+        assert (measure("gla", LONG)[1] == before) == survives, item
+        processes += [before] * (not survives)
     worker.stop()
-
-
-def measure(worker: Worker, item: str, seconds: float = LONG) -> tuple[str, object, str]:
-    """Status, process and error of an item."""
-    worker.start(LONG)
-    status, rows, error = worker.measure("costs", item, seconds)
-    return status, rows[0]["process"] if rows else None, error
-
-
-def test_items_of_all_steps_share_a_process(worker: Worker, tmp_path: Path) -> None:
-    status, first, _ = measure(worker, "gla")
-    assert (status, measure(worker, "ssd")) == ("ok", ("ok", first, ""))
-    assert (tmp_path / "log.txt").read_text() == "imported for cpu\n"
-
-
-def test_an_item_that_fails_has_its_traceback_and_the_next_runs_in_the_same_process(worker: Worker) -> None:
-    _, first, _ = measure(worker, "gla")
-    status, _, error = measure(worker, "fails")
-    assert status == "failed"
-    assert error.startswith("Traceback")
-    assert error.endswith("last line\n")
-    assert measure(worker, "gla")[1] == first
-
-
-@pytest.mark.parametrize(("item", "status"), [("crashes", "crashed"), ("breaks the GPU", "GPU lost")])
-def test_the_next_item_of_a_lost_process_has_a_new_one(item: str, status: str, worker: Worker) -> None:
-    _, first, _ = measure(worker, "gla")
-    found, _, error = measure(worker, item)
-    assert found == status
-    assert f"status {-signal.SIGSEGV}" in error or "illegal memory access" in error
-    status, other, _ = measure(worker, "gla")
-    assert status == "ok"
-    assert other != first
-
-
-def test_an_item_out_of_time_is_interrupted(worker: Worker) -> None:
-    _, first, _ = measure(worker, "gla")
-    assert measure(worker, "hangs after a row", 0.2)[:2] == ("out of time", first)
-    assert measure(worker, "gla") == ("ok", first, "")
-
-
-def test_an_item_that_ignores_the_interrupt_is_killed(worker: Worker, tmp_path: Path) -> None:
-    _, first, _ = measure(worker, "gla")
-    assert measure(worker, "ignores signals", 1) == ("out of time", None, "killed after 1 s")
     assert (tmp_path / "ignores.txt").exists()
-    status, other, _ = measure(worker, "gla")
-    assert status == "ok"
-    assert other != first
+    assert (tmp_path / "log.txt").read_text() == "imported for cpu\n" * (len(processes) + 1)
 
 
 def call(tmp_path: Path, *arguments: str) -> list[str]:
@@ -130,8 +107,7 @@ def test_imports_that_fail_are_shown(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert "ModuleNotFoundError" in members(tmp_path)["gpu/log.txt"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stopped_supervisor_leaves_its_archive_and_no_process(number: int, tmp_path: Path) -> None:
+def test_a_stopped_supervisor_leaves_its_archive_and_no_process(tmp_path: Path) -> None:
     program = (
         "import sys; from tools.gpu import supervisor as s; items = 'gla', 'ignores signals'; "
         "s.STEPS = {'costs': s.Step('', 1, (), items)}; s.FIRST = ('costs',); sys.exit(s.main(sys.argv[1:]))"
@@ -141,7 +117,7 @@ def test_a_stopped_supervisor_leaves_its_archive_and_no_process(number: int, tmp
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         while not (tmp_path / "work" / "ignores.txt").exists():
             time.sleep(0.05)
-        process.send_signal(number)
+        process.terminate()
         printed, _ = process.communicate()
     assert process.returncode == 1
     assert "interrupted" in printed
@@ -228,15 +204,12 @@ def test_the_archive_has_the_ends_of_text_files_and_no_checkpoints(
     assert members(tmp_path) == {"gpu/log.txt": "6789", "gpu/records/a.json": "{}"}
 
 
-def test_every_step_has_its_function_and_its_place_in_the_report() -> None:
+def test_steps_are_functions_of_items_that_exist_and_the_first_fit_into_the_documented_seconds() -> None:
     from tools.gpu import measurements
 
     assert set(supervisor.BY_IMPORTANCE) == set(STEPS)
     for name in STEPS:
         assert list(inspect.signature(getattr(measurements, name)).parameters) == ["item", "device", "folder"]
-
-
-def test_items_are_attentions_and_tasks_that_exist() -> None:
     checked = [item.split(" ")[1].partition(":")[0] for item in STEPS["correctness"].items]
     for name in {*checked, *STEPS["costs"].items, *STEPS["decoding"].items}:
         assert Pattern.CS in ATTENTIONS.get(name).patterns
@@ -244,7 +217,4 @@ def test_items_are_attentions_and_tasks_that_exist() -> None:
     assert tasks == {"lm", "mlm", "sum", "tts", "sr", "pcc", "lstf"}
     assert all(TASKS.get(name) for name in tasks)
     assert len(STEPS["table3"].items) == 5 * 4 * 6
-
-
-def test_the_first_steps_fit_into_the_documented_seconds() -> None:
     assert sum(STEPS[name].seconds for name in supervisor.FIRST) + supervisor.RESERVED <= 520

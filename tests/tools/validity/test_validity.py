@@ -1,14 +1,16 @@
-"""The page on validity: its answers are those of the committed results, and of hand-made results with known answers."""
+"""The page on validity: answers of committed and hand-made results, the test of rank agreement, simulated verdicts."""
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from tools.validity import validity
+from tools.validity import simulate_statistics as simulation, validity
 
 
 @pytest.mark.slow
@@ -47,3 +49,51 @@ def test_answers_on_series() -> None:
     assert rows[0][:3] == ["`a`", "0.612 ± 0.006", "0.510 ± 0.005"]
     assert "linear forecast? **Yes**." in validity.answer_series(series({**errors, ("vanilla", "NC"): 0.3}))[0]
     assert "linear forecast? **Mixed**." in validity.answer_series(series({**errors, ("vanilla", "NC"): 0.49}))[0]
+
+
+# --- rank agreement -------------------------------------------------------------------------------------------------
+
+
+def test_one_cell_equals_the_exact_permutation_test() -> None:
+    x, y = [1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 3.0, 2.0, 5.0, 4.0]
+    observed, p_value = validity.rank_test({"NS": (pd.DataFrame(x), pd.DataFrame(y))}, draws=999)
+    exact = [np.cov(each, y)[0, 1] for each in itertools.permutations(x)]
+    assert observed == pytest.approx(np.cov(x, y)[0, 1])
+    assert p_value == pytest.approx(np.mean(np.array(exact) >= observed - 1e-9), abs=0.03)
+
+
+def test_missing_scores_are_left_out() -> None:
+    one, other = pd.DataFrame({"a": [1.0, 2.0, np.nan], "b": [1.0, np.nan, np.nan]}), pd.DataFrame({"a": [5, 7, 1.0]})
+    assert validity.rank_test({"CS": (one, other.assign(b=[1.0, 2.0, 3.0]))}, draws=9)[0] == pytest.approx(0.5)
+
+
+def test_cells_with_the_same_scores_are_no_further_evidence() -> None:
+    """The attentions are permuted with all their cells."""
+    x, y = np.random.default_rng(2).standard_normal((2, 6))
+
+    def tested(cells: str) -> tuple[float, float]:
+        one, other = (pd.DataFrame(dict.fromkeys(cells, each)) for each in (x, y))
+        return validity.rank_test({"NS": (one, other)}, draws=199)
+
+    covariance, p_value = tested("a")
+    assert tested("ab") == (2 * covariance, p_value)
+
+
+# --- error rates and power of verdicts, with few draws --------------------------------------------------------------
+
+KNOWN = [simulation.Truth(mean, deviation) for mean, deviation in ((5, 1), (30, 3), (60, 6), (90, 3), (99.5, 0.1))]
+
+
+def test_the_interval_covers_the_truth() -> None:
+    random = np.random.default_rng(3)
+    for situation in simulation.SITUATIONS:
+        assert 0.89 < simulation.coverage(situation, 150, random) <= 0.99, situation.label
+
+
+def test_verdicts_keep_their_error_rate_and_gain_power_with_seeds() -> None:
+    few, many = (
+        simulation.cell_rates(KNOWN * 2, seeds=seeds, draws=40, random=np.random.default_rng(3)) for seeds in (3, 5)
+    )
+    assert max(few.error, many.error) <= 0.15, "of 40 families"
+    assert few.power < many.power
+    assert many.power > 0.8
