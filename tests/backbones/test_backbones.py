@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from cab import Backbone, UserError, build_backbone
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import tuned_options
-from tests.helpers.backbones.records import RECORDS, VOCABULARY, objective, outputs, same_gradients, small
+from tests.helpers.backbones.records import RECORDS, VOCABULARY, objective, outputs, same_gradients, series, small
 
 NUMBERS = Path(__file__).with_name("numbers.csv")
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -194,6 +194,16 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
 def test_options_are_refused(name: str, pattern: str, options: dict[str, Any], message: str) -> None:
     with torch.device("meta"), pytest.raises(UserError, match=message):
         build_backbone(name, pattern=pattern, **options)
+
+
+@pytest.mark.parametrize("normalization", ["window", "seasonal"])
+def test_a_constant_window_is_forecast_as_it_is(normalization: str) -> None:
+    backbone, inputs = RECORDS["informer"].build("informer", normalization=normalization, season=50), series()
+    forecast = backbone(**{**inputs, **{key: torch.full_like(inputs[key], 6.0) for key in ("past", "known")}})
+    torch.testing.assert_close(forecast, torch.full_like(forecast, 6.0), rtol=0, atol=1e-3)
+    if normalization == "seasonal":
+        with pytest.raises(UserError, match="steps of past"):
+            RECORDS["informer"].build("informer", normalization=normalization, season=60)(**inputs)
 
 
 # --- training -------------------------------------------------------------------------------------------------------

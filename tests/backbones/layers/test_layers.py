@@ -1,8 +1,12 @@
-"""Layers against plain forms: reversible ones, one that halts by token, batch norm, losses over many words."""
+"""Layers against plain forms: reversible ones, one that halts by token, batch norm, losses; farthest points."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,27 +17,17 @@ from torch.nn import functional as F
 from backbones import gpt2_reversible
 from backbones.gpt2_universal import PONDER_WEIGHT
 from backbones.layers import token_losses as token_losses_module
+from backbones.layers.points import MOST_POINTS, NEAR_ORIGIN, farthest_points
 from backbones.layers.speech import MaskedBatchNorm1d
 from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import SinusoidalPositions
-from backbones.layers.transformer import GRUGate
 from cab import build_backbone
+from cab.kernels import used
 from cab.training import auxiliary_loss
 from cab.verification.growth import peak_bytes
 from engines.torch.parallel import GlobalBatchNorm1d
+from tests.helpers.attentions.interpreter import compiled, needs_triton, run_on_a_cpu
 from tests.helpers.backbones.records import RECORDS, objective, padding, small, tokens
-
-
-def test_a_gate_is_the_papers() -> None:
-    gate, (x, y) = GRUGate(5, 2.0).double(), torch.randn(2, 2, 3, 5, dtype=torch.double)
-    assert gate.bias.tolist() == [2.0] * 5
-    nn.init.normal_(gate.bias)
-    w_r, w_z, w_g = gate.from_branch.weight.split(5)
-    u_r, u_z = gate.from_stream.weight.split(5)
-    r = (y @ w_r.T + x @ u_r.T).sigmoid()
-    z = (y @ w_z.T + x @ u_z.T - gate.bias).sigmoid()
-    h = (y @ w_g.T + (r * x) @ gate.candidate.weight.T).tanh()
-    torch.testing.assert_close(gate(x, y), (1 - z) * x + z * h)
 
 
 @pytest.mark.parametrize("num_layers", [1, 9])
@@ -204,3 +198,55 @@ def test_padding_costs_nothing_and_evaluation_neither() -> None:
     torch.testing.assert_close(cost, torch.stack(costs).mean())
     backbone.eval()(ids, mask)
     assert auxiliary_loss(backbone) is None
+
+
+# --- farthest points ------------------------------------------------------------------------------------------------
+
+
+def clouds(num_points: int) -> Tensor:
+    """Four clouds: random; half of it zero padding; on a grid, with many equal distances; all points at the origin."""
+    grid = torch.randint(-2, 3, (num_points, 3)).float()
+    padded = torch.randn(num_points, 3)
+    padded[num_points // 2 :] = 0.0
+    return torch.stack([torch.randn(num_points, 3), padded, grid, torch.zeros(num_points, 3)])
+
+
+@pytest.mark.slow
+@needs_triton
+def test_the_kernel_chooses_the_points_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own: the interpreter has to be chosen before Triton is loaded."""
+    if "TRITON_INTERPRET" not in os.environ:
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", __file__, "-k", "of_the_loop"]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stdout + run.stderr
+        return
+    given = [
+        (clouds(n).transpose(1, 2).contiguous().transpose(1, 2), count) for n, count in ((37, 20), (37, 50), (1, 3))
+    ]
+    expected = [farthest_points(*each) for each in given]
+    run_on_a_cpu("triton", monkeypatch)
+    with used() as uses:
+        assert all(torch.equal(farthest_points(*each), other) for each, other in zip(given, expected, strict=True))
+    assert uses.counts == {"farthest_points": {"triton": 3}}
+
+
+@needs_triton
+def test_the_kernel_compiles_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from backbones.layers.triton_kernels import farthest_points_kernel, tile
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    sizes = tile(MOST_POINTS)
+    constants = {"NEAR_ORIGIN": NEAR_ORIGIN, "TILE": sizes["TILE"]}
+    numbers = dict.fromkeys(("num_points", "num_steps", "stride"), "i32")
+    tensors = {"points": "*fp32", "chosen": "*i64"}
+    made = compiled(farthest_points_kernel, tensors, numbers, constants, sizes["num_warps"])
+    assert ".target sm_90" in made.asm["ptx"]
+    assert made.metadata.shared <= 1024  # for the reductions: the points are in registers
+
+
+@pytest.mark.slow
+def test_the_compiler_reads_one_operator() -> None:
+    points = clouds(37)
+    read = torch.compile(lambda x: farthest_points(x, 40) + 1, backend="aot_eager", fullgraph=True)
+    assert torch.equal(read(points), farthest_points(points, 40) + 1)
