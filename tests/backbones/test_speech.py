@@ -1,31 +1,12 @@
-"""FastSpeech 2: lengths, durations, speech without targets; Transformer-TTS: synthesis is teacher forcing."""
+"""FastSpeech 2: durations, speech without targets; Transformer-TTS: synthesis is teacher forcing."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from backbones.fastspeech2 import predicted_durations, regulate_length
-from cab import UserError
+from backbones.fastspeech2 import predicted_durations
 from tests.helpers.backbones.records import RECORDS, small
-
-
-def test_lengths_against_a_plain_loop() -> None:
-    x = torch.randn(3, 5, 2, requires_grad=True)
-    durations = torch.tensor([[2, 0, 3, 1, 0], [0, 0, 0, 0, 1], [4, 4, 0, 4, 4]])
-    frames, padding = regulate_length(x, durations, 16)
-    assert frames.shape == (3, 16, 2)
-    for row in range(3):
-        expected = [x[row, token] for token in range(5) for _ in range(int(durations[row, token]))]
-        assert torch.equal(frames[row, : len(expected)], torch.stack(expected))
-        assert padding[row].tolist() == [False] * len(expected) + [True] * (16 - len(expected))
-        assert not frames[row, len(expected) :].any()
-    (gradient,) = torch.autograd.grad(frames.sum(), x)
-    assert torch.equal(gradient, durations.unsqueeze(-1).expand_as(x).float())
-    for a, b in zip(regulate_length(x, durations, 16, num_frames=16), (frames, padding), strict=True):
-        assert torch.equal(a, b)
-    with pytest.raises(UserError, match="16 frames, more than the 15"):
-        regulate_length(x, durations, 15, num_frames=16)
 
 
 def test_predicted_durations_are_rounded_cut_and_never_nothing() -> None:

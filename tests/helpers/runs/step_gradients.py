@@ -6,6 +6,7 @@ Two processes also train networks whose parameters are not all used.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import random
@@ -91,20 +92,27 @@ def without_draws(task: Any) -> None:
         task.diffusion.noisy = lambda image, **_: (0.8 * image + 0.6, image.flip(-1), image[:, 0, 0, 0].abs())
 
 
-def measure(name: str, micro_batch_size: int | None, processes: Processes, folder: Path) -> list[float]:
-    """Return the loss of a step and the norm of the gradient of each weight."""
+@functools.cache
+def ready(name: str, folder: Path) -> Cell:
+    """Return a cell whose task has its data."""
     task_name = name.partition(" ")[0]
     cell = Cell.from_config(compose([f"task={task_name}", "attention=vanilla", "preset=smoke", *CELLS[name]]))
+    cell.task.setup(folder)
+    without_draws(cell.task)
+    return cell
+
+
+def measure(name: str, micro_batch_size: int | None, processes: Processes, folder: Path) -> list[float]:
+    """Return the loss of a step and the norm of the gradient of each weight."""
+    cell = ready(name, folder)
     task: Any = cell.task
-    task.setup(folder)
-    without_draws(task)
     network = make_initial_backbone(cell).eval()  # no dropout, and no statistics of the batch
     shares = Shares.cut(
         num_items=SIZE, batch_size=SIZE, micro_batch_size=micro_batch_size, rank=processes.rank,
         num_processes=processes.count,
     )  # fmt: skip
     order = StepBatches(num_items=SIZE, shares=shares, num_steps=1, seed=1, in_rows=task.recurrent)
-    examples = task.splits["val"] if task_name == "pcc" else task.training_set  # those of training are mirrored
+    examples = task.splits["val"] if name == "pcc" else task.training_set  # those of training are mirrored
     batches = ((draw.number, examples.__getitems__(draw.indices)) for draw in order)
     work = SingleProcess() if processes.count == 1 else Distributed(processes, "ddp", torch.device("cpu"))
     memory = RecurrentMemory(shares.accumulate) if task.recurrent else None

@@ -100,18 +100,6 @@ def test_preset_paper_is_the_published_training() -> None:
         assert (task["brackets"], task["zero_pixel_is_padding"], task["validation_split"]) == ("kept", False, "train")
 
 
-def test_the_published_mean_is_of_the_padded_length() -> None:
-    task = ready("lra")
-    batch = task.splits["test"].__getitems__([0, 1, 2, 3])
-    real = (batch.texts[0] > 0).sum(dim=1, keepdim=True)
-    seen: list[Tensor] = []
-    for pooling in ("mean", "padded_mean"):
-        each = network("lra", task, pooling=pooling).eval()
-        each.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))  # type: ignore[union-attr]
-        task.logits(each, batch)
-    assert torch.allclose(seen[0] * real / 40, seen[1], atol=1e-6)
-
-
 def test_a_pair_is_read_by_one_network() -> None:
     """Equal sequences give [a, a, a * a, 0]."""
     net: Any = build_backbone("encoder", pattern="NS", vocab_size=9, max_length=8, num_classes=2, pairs=True).eval()

@@ -20,7 +20,7 @@ from tasks.tts.phonemes import ALIGNED, PUNCTUATION, WRITTEN, Phone, read_phones
 from tasks.tts.task import mean_phonemes, spoken_by_phoneme
 from tests.helpers.tasks.layouts import grid, put, tone, write_clips
 from tests.helpers.tasks.records import in_order, network, ready
-from tests.tasks.test_files_damaged import GOOD
+from tests.tasks.test_files import GOOD
 
 
 def test_targets_are_rounded_durations_and_normalized_frames_in_groups_of_four(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone
 from cab.verification.on_demand.kernels import MARGIN
 from engines.torch.checkpoints import Checkpoints
+from tests.helpers.tasks.records import few_examples
 from tools.gpu import measurements, supervisor
 
 
@@ -162,7 +163,8 @@ def costs_of(plan: Plan, **_: object) -> Iterator[Cost]:
 
 def test_lm_has_the_size_of_the_paper() -> None:
     """122,319,360 parameters (Table 14), blocks of 8,192 tokens, at least four."""
-    cell = measurements.lm_cell("vanilla", (), "cpu")
+    with few_examples():
+        cell = measurements.lm_cell("vanilla", (), "cpu")
     with without_memory():
         network = make_backbone(cell, has_memory=False)
     assert sum(weights.numel() for weights in network.parameters()) == 122_319_360
