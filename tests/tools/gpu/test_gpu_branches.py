@@ -20,7 +20,6 @@ from cab.errors import Preempted
 from cab.files.text_table import read_csv
 from cab.registry.build import without_memory
 from cab.runner import calibration
-from cab.runner.cell import Cell
 from cab.runner.engine import make_backbone
 from cab.verification.on_demand.kernels import MARGIN
 from engines.torch.checkpoints import Checkpoints
@@ -100,10 +99,6 @@ def test_the_table_of_backends_shows_the_rows_that_differ(
     assert counts["attention"] == f"{total - len(changed)} of {total} rows"
 
 
-def small_lm() -> Cell:
-    return measurements._cell(["task=lm", "pattern=CS", "attention=vanilla", "preset=smoke"], "cpu")
-
-
 @pytest.mark.filterwarnings("ignore:called a synchronizing")
 def test_training_steps_have_times_kernels_and_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of 3 ms in two steps; a warning per forward pass in the first quarter of the steps."""
@@ -113,7 +108,8 @@ def test_training_steps_have_times_kernels_and_waits(monkeypatch: pytest.MonkeyP
     profiler = SimpleNamespace(start=lambda: None, stop=lambda: None, events=lambda: [event, event, region])
     monkeypatch.setattr(torch.profiler, "profile", lambda **_: profiler)
     monkeypatch.setattr(calibration, "choose_device", lambda *_: torch.device("cpu"))
-    cell = small_lm()
+    with few_examples():
+        cell = measurements._cell(["task=lm", "pattern=CS", "attention=vanilla", "preset=smoke"], "cpu")
     loss = cell.task.loss
 
     def waits(*arguments: Any) -> Any:

@@ -62,15 +62,6 @@ def test_the_tree_and_the_wheels_are_small() -> None:
     assert tree + WHEELS_AT_MOST <= LIMIT
 
 
-@pytest.fixture
-def python(tmp_path: Path) -> Path:
-    """A Python with torch and the project, which only notes the arguments of the supervisor."""
-    path = tmp_path / "python"
-    path.write_text(f'#!/bin/sh\n[ "$4" = tools.gpu.supervisor ] && echo "$@" >{tmp_path}/arguments; exit 0\n')
-    path.chmod(0o755)
-    return path
-
-
 @pytest.mark.parametrize(
     ("script", "words", "variables", "expected"),
     [
@@ -81,8 +72,12 @@ def python(tmp_path: Path) -> Path:
     ],
 )
 def test_arguments_of_the_supervisor(
-    script: str, words: list[str], variables: dict[str, str], expected: str, python: Path, tmp_path: Path
+    script: str, words: list[str], variables: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
+    """Of a Python with torch and the project, which only notes them."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ "$4" = tools.gpu.supervisor ] && echo "$@" >{tmp_path}/arguments; exit 0\n')
+    python.chmod(0o755)
     environment = os.environ | {"PYTHON": str(python)} | variables
     subprocess.run(["bash", str(SCRIPTS / script), *words], env=environment, check=True)
     found = (tmp_path / "arguments").read_text().split()[4:]

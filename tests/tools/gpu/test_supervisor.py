@@ -70,16 +70,12 @@ def members(tmp_path: Path) -> dict[str, str]:
         return {entry.name: archive.extractfile(entry).read().decode() for entry in archive}  # type: ignore[union-attr]
 
 
-@pytest.fixture
-def _two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_archive_has_all_tables_errors_and_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     steps = {"costs": Step("costs", 1, (), ("gla", "fails", "ssd")), "machine": Step("machine", 1, (), ("all",))}
     monkeypatch.setattr(supervisor, "STEPS", steps)
     monkeypatch.setattr(supervisor, "FIRST", tuple(steps))
-
-
-@pytest.mark.usefixtures("_two_steps")
-def test_one_archive_has_all_tables_errors_and_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A step without a function fails like any other."""
     assert supervisor.main(call(tmp_path)) == 1
     files = members(tmp_path)
     assert [*files] == [f"gpu/{name}" for name in ("costs.csv", "errors.txt", "items.csv", "log.txt", "report.txt")]
@@ -93,8 +89,8 @@ def test_one_archive_has_all_tables_errors_and_the_log(tmp_path: Path, capsys: p
     assert "costs fails: failed" in printed
 
 
-@pytest.mark.usefixtures("_two_steps")
 def test_named_steps_alone_are_measured(tmp_path: Path) -> None:
+    """A step without a function fails like any other."""
     assert supervisor.main(call(tmp_path, "--steps", "machine")) == 1
     assert "gpu/costs.csv" not in members(tmp_path)
     with pytest.raises(SystemExit, match="unknown step 'cost'"):

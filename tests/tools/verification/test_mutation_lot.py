@@ -16,14 +16,9 @@ PAIR = ("linear", "NS")
 FILE = Path("attentions/kernels/token_cache.py")
 
 
-@pytest.fixture
-def reached() -> Reached:
-    lines = (ROOT / FILE).read_text(encoding="utf-8").splitlines()
-    return {FILE: {number: {PAIR} for number in range(1, len(lines) + 1)}}
-
-
-def test_mutation_changes_one_expression(reached: Reached) -> None:
+def test_mutation_changes_one_expression() -> None:
     original = (ROOT / FILE).read_text(encoding="utf-8")
+    reached: Reached = {FILE: {number: {PAIR} for number in range(1, len(original.splitlines()) + 1)}}
     for number in range(40):
         mutation, same = (draw(random.Random(f"0 {number}"), reached) for _ in range(2))
         assert mutation == same
