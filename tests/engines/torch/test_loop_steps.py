@@ -45,7 +45,7 @@ def test_a_divided_batch_has_the_loss_and_gradients_of_the_whole(name, folder, o
 
 
 @pytest.mark.slow
-def test_steps_read_once_and_no_copy_blocks():
+def test_a_read_in_ten_steps_and_no_blocking_copy():
     """Of every task on a simulated device; waits that are planted in two steps of two micro-batches are counted."""
     process = run_module("tests.helpers.runs.step_waits", *step_waits.CELLS, "planted lm")
     assert process.returncode == 0, process.stderr[-2000:]
