@@ -35,10 +35,13 @@ ITEMS = [
 """Items with their time, status, end of the error, and whether the next item is measured by the same process."""
 
 
-def test_an_item_costs_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_costs_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """All share a process as long as it works."""
     monkeypatch.setattr(supervisor, "GRACE", 1)
-    worker, processes = Worker(MEASUREMENTS, "cpu", tmp_path), []
+    worker, count = Worker(MEASUREMENTS, "cpu", tmp_path), 1
+    request.addfinalizer(worker.stop)
 
     def measure(item: str, seconds: float) -> tuple[str, list[object], str]:
         worker.start(LONG)
@@ -48,14 +51,13 @@ def test_an_item_costs_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for item, seconds, status, end, survives in ITEMS:
         _, before, _ = measure("gla", LONG)
         found, own, error = measure(item, seconds)
-        assert (found, error[len(error) - len(end) :]) == (status, end), item
+        assert (found, error.endswith(end)) == (status, True), item
         assert error.startswith("Traceback") == (status in ("failed", "GPU lost"))
         assert own == (before if item in ("ssd", "hangs after a row") else [])
         assert (measure("gla", LONG)[1] == before) == survives, item
-        processes += [before] * (not survives)
-    worker.stop()
+        count += not survives
     assert (tmp_path / "ignores.txt").exists()
-    assert (tmp_path / "log.txt").read_text() == "imported for cpu\n" * (len(processes) + 1)
+    assert (tmp_path / "log.txt").read_text() == "imported for cpu\n" * count
 
 
 def call(tmp_path: Path, *arguments: str) -> list[str]:
