@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from attentions import scatterbrain
+from attentions import s4d, scatterbrain
 from attentions.kernels import chunks
 from attentions.synthesizer import Variant
 from cab import LayerPosition
@@ -196,7 +196,7 @@ WITHOUT_OWN_TOKEN = ("diag_attention", "transnormer_t1", "transnormer_t2", "mca"
 WITH_BLOCKS = ("local", "longshort", "logsparse", "longformer", "scatterbrain", "sinkhorn", "transformer_xl", "routing")
 DROPOUT = {"axial", "bigbird", "etc", "funnel", "local", "longformer", "longshort", "luong", "mca", "reformer"} | {
     *("image_local", "cluster_former", "poolingformer", "routing", "scatterbrain", "sinkhorn", "sparse_transformer"),
-    *("logsparse", "adaptive_span", "diag_attention"),
+    *("logsparse", "adaptive_span", "diag_attention", "s4d"),
 }
 
 
@@ -207,6 +207,7 @@ def _in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "CPU_WEIGHTS", 1)  # several blocks of targets
     monkeypatch.setattr(chunks, "CPU_ELEMENTS", 2**13)  # a few queries at a time
     monkeypatch.setattr(scatterbrain, "CPU_BLOCK", 4)
+    monkeypatch.setattr(s4d, "CPU_LIMIT", 1)  # a block at a time
 
 
 @pytest.mark.parametrize(("name", "pattern", "options"), CASES)

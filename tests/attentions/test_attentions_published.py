@@ -89,6 +89,12 @@ STEPS = [
 ]
 
 
+def test_state_spaces_of_s4_are_trained_without_weight_decay() -> None:
+    rules = make("s4", "CS").param_group_overrides()
+    without = {name for name, rule in rules.items() if rule.weight_decay == 0.0}
+    assert without == {"log_decay", "frequency", "low_rank", "input", "log_dt"}
+
+
 @pytest.mark.parametrize(("name", "own", "linear"), STEPS)
 def test_rates_and_steps_have_no_weight_decay(name: str, own: int, linear: str) -> None:
     module = build_attention(name, pattern="CS", embed_dim=24, num_heads=3)

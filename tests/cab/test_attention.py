@@ -10,7 +10,7 @@ from cab.padding import lengths
 from cab.registry.build import state_bytes
 from cab.registry.registries import register_attention
 from tests.helpers.attentions.agreement import assert_decodes
-from tests.helpers.verification.sound_learning import Deep, Gated
+from tests.cab.verification.planted.sound_learning import Deep, Gated
 
 WIDTH, HEADS = 24, 3
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from attentions.softmax import VanillaAttention
 from cab import Pattern, UserError
 from cab.packing import _groups
-from tests.helpers.verification.mutations import failures
-from tests.helpers.verification.sound_learning import Sharpened
+from tests.cab.verification.planted.mutations import failures
+from tests.cab.verification.planted.sound_learning import Sharpened
 
 WIDTH = 8
 

@@ -11,3 +11,16 @@ Repositories and commits, which the tests name by these words:
 
 Inputs come from seeds, by functions here that use NumPy's generator; outputs are in the files beside the tests.
 """
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tests.cab.config.test_compose_paper import composed
+
+
+@functools.cache
+def paper(task: str, dataset: str, backbone: str) -> dict[str, Any]:
+    """Return the configuration of a cell in preset `paper`."""
+    return composed(task, dataset, backbone, "paper")

@@ -16,7 +16,7 @@ from cab import Attention, Pattern
 from cab.attention import PaddingMasks
 from cab.registry.build import make_attention
 from cab.spec import Spec
-from tests.cab.config.test_compose_paper import composed
+from tests.upstream import paper
 
 FILES = Path(__file__).parent / "informer"
 SAMPLED = {168: 30, 336: 30, 504: 35, 888: 35, 1056: 35}
@@ -25,7 +25,7 @@ SAMPLED = {168: 30, 336: 30, 504: 35, 888: 35, 1056: 35}
 
 def filled(pattern: str, **sizes: int) -> Attention:
     """Return the attention that fills the slots of a pattern in preset `paper`."""
-    options = dict(composed("lstf", "etth1", "informer", "paper")["other_attention"][pattern])
+    options = dict(paper("lstf", "etth1", "informer")["other_attention"][pattern])
     spec = Spec(options.pop("name"), options | sizes)
     return make_attention(spec, Pattern.parse(pattern), embed_dim=8, num_heads=2, allow_unsound=True)
 

@@ -6,7 +6,7 @@ import pytest
 
 from cab.config.run_config import TrainerConfig
 from tasks.sr.task import Diffusion
-from tests.cab.config.test_compose_paper import composed
+from tests.upstream import paper
 
 INVERSE_SQRT = {1: 1.25e-7, 10: 1.25e-6, 2000: 2.5e-4, 3999: 4.99875e-4, 4000: 5e-4, 8000: 3.5355339e-4, 16000: 2.5e-4}
 """fairseq, ``InverseSquareRootSchedule.step_update``: rate after so many updates, peak 5e-4, warm-up 4,000."""
@@ -29,7 +29,7 @@ VARIANCE = {1: 8.571841476623376e-07, 500: 0.002494811313226819, 1000: 0.0050007
 )
 def test_fairseqs_rates(schedule: str, expected: dict[int, float]) -> None:
     """While warming up ours is one update ahead (docs/howto/fairseq.md): fairseq's first one has rate 0."""
-    config = composed("tts", "ljspeech", "transformer_tts", "paper")["trainer"]
+    config = paper("tts", "ljspeech", "transformer_tts")["trainer"]
     trainer = TrainerConfig(**{**config, "schedule": schedule})
     rate = trainer.rate(1)
     for updates, value in expected.items():
@@ -42,7 +42,7 @@ def test_clipping_and_eps_are_of_fairseqs_gradients(backbone: str, sample_size: 
     """fairseq, ``Trainer.train_step``: micro-batches' gradients are added up and divided by the sample size, sentences
     (``FastSpeech2Loss``) or target steps (``Tacotron2Criterion``), before they are clipped at 5 and given to Adam.
     """
-    trainer = TrainerConfig(**composed("tts", "ljspeech", backbone, "paper")["trainer"])
+    trainer = TrainerConfig(**paper("tts", "ljspeech", backbone)["trainer"])
     assert trainer.micro_batch_size is not None
     larger = sample_size / (trainer.batch_size / trainer.micro_batch_size)  # our mean over theirs
     assert trainer.eps == pytest.approx(1e-8 * larger)
@@ -54,7 +54,7 @@ def test_clipping_and_eps_are_of_fairseqs_gradients(backbone: str, sample_size: 
 
 @pytest.mark.parametrize("step", NOISE)
 def test_noise_schedule(step: int) -> None:
-    steps = composed("sr", "ffhq", "sr3", "paper")["task"]["diffusion_steps"]
+    steps = paper("sr", "ffhq", "sr3")["task"]["diffusion_steps"]
     diffusion = Diffusion(steps)
     before, after, of_image, of_noisy = NOISE[step]
     assert diffusion.levels[step].item() == pytest.approx(before, rel=1e-12)

@@ -12,7 +12,7 @@ from tasks.sr.task import similarity
 from tasks.sum.task import rouge
 from tasks.tts.audio import RATE
 from tasks.tts.distortion import distortions, path_costs
-from tests.cab.config.test_compose_paper import composed
+from tests.upstream import paper
 
 
 def test_distortions_are_fairseqs() -> None:
@@ -37,7 +37,7 @@ def test_clouds_are_scored_as_published() -> None:
     truth = rng.uniform(-0.5, 0.5, (600, 3))
     points = np.concatenate([truth[:400] + 0.006 * rng.standard_normal((400, 3)), np.zeros((100, 3))])
     clouds = (torch.from_numpy(cloud.astype(np.float32)).unsqueeze(0) for cloud in (points, truth))
-    found = cloud_scores(*clouds, composed("pcc", "pcn", "pointr", "paper")["task"]["f_score_of"])
+    found = cloud_scores(*clouds, paper("pcc", "pcn", "pointr")["task"]["f_score_of"])
     assert found["f_score"] == pytest.approx(0.39272727, abs=1e-7)
     assert found["f_score_real"] == pytest.approx(0.432, abs=1e-7)
     assert found["cd_l1"] == pytest.approx(21.3013667, rel=1e-5)

@@ -26,12 +26,13 @@ from cab import build_attention
 from cab.flash_linear_attention import has_wrong_gradients
 from cab.kernels import Backend, used
 from cab.registry.registries import ATTENTIONS
-from tests.helpers.attentions import interpreted_errors, on_fake_cuda
+from tests.attentions.kernels import interpreted_errors
+from tests.helpers.attentions import on_fake_cuda
 from tests.helpers.attentions.agreement import with_output
 from tests.helpers.attentions.interpreter import needs_triton
 from tests.helpers.attentions.trust import slow_unless_new
 
-INTERPRETED = Path(__file__).parents[2] / "helpers" / "attentions" / "fla_interpreted.py"
+INTERPRETED = Path(__file__).with_name("fla_interpreted.py")
 
 
 @needs_triton

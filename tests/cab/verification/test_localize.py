@@ -9,10 +9,19 @@ import torch
 from torch import nn
 
 from cab.registry.registries import ATTENTIONS
-from cab.verification import verify_attention
-from cab.verification.localize import EXPERIMENTS, guilty
+from cab.verification import localize, verify_attention
+from cab.verification.localize import EXPERIMENTS, LENGTHS, guilty
 from cab.verification.suite import headline, subject_of
-from tests.helpers.verification.mutations import nothing, variant
+from tests.cab.verification.planted.mutations import nothing, variant
+
+
+SHORT = (5, 37)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    """Experiments of two lengths, which every planted defect shows."""
+    monkeypatch.setattr(localize, "LENGTHS", SHORT)
 
 
 class Mean(nn.Module):
@@ -149,8 +158,10 @@ GROUPS = ("lengths", "batches", "decoding")
 """Groups that have all experiments between them."""
 
 
+@pytest.mark.parametrize("lengths", [SHORT, pytest.param(LENGTHS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("cls", [Model, ATTENTIONS.get("local").cls])
-def test_nothing_is_named_in_a_sound_module(cls, group):
+def test_nothing_is_named_in_a_sound_module(cls, group, lengths, monkeypatch):
+    monkeypatch.setattr(localize, "LENGTHS", lengths)
     assert {x for name in GROUPS for x in EXPERIMENTS[name]} == {x for row in EXPERIMENTS.values() for x in row}
     assert guilty(subject_of(cls, "CS", options={}), group) == ""

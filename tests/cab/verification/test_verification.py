@@ -56,6 +56,7 @@ print(*sorted(name for name in added - sys.stdlib_module_names if not name.start
 """
 
 
+@pytest.mark.slow
 def test_the_suite_needs_only_torch():
     shown = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True).stdout
     assert shown.split() == ["cab"]

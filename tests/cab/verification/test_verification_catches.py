@@ -9,13 +9,20 @@ from torch import nn
 
 from cab import Attention, Pattern
 from cab.registry.registries import ATTENTIONS
-from cab.verification import growth, run_checks, select_checks, suite
+from cab.verification import growth, run_checks, select_checks, suite, walk
 from cab.verification.subject import Subject
-from tests.helpers.verification import broken_calls, broken_decoding, broken_inputs, broken_learning
-from tests.helpers.verification.mutations import LONG, Weighted, failures, variant
-from tests.helpers.verification.sound_learning import Deep
+from cab.verification.walk import draw_rules
+from tests.cab.verification.planted import broken_calls, broken_decoding, broken_inputs, broken_learning
+from tests.cab.verification.planted.mutations import LONG, Weighted, failures, variant
+from tests.cab.verification.planted.sound_learning import Deep
 
 DEFECTS = [case for part in (broken_calls, broken_decoding, broken_inputs, broken_learning) for case in part.DEFECTS]
+
+
+@pytest.fixture(autouse=True)
+def _short_walks(monkeypatch):
+    """Walks of half as many rules, the shortest part of which is found in a fourth of the time."""
+    monkeypatch.setattr(walk, "draw_rules", lambda seed, count, *, pads: draw_rules(seed, count // 2, pads=pads))
 
 
 @pytest.mark.parametrize(("cls", "pattern", "checks", "long"), DEFECTS)

@@ -19,8 +19,8 @@ from cab.verification.side_effects import changes_since, read_settings
 from cab.verification.subject import Subject
 from cab.verification.suite import headline
 from tests.helpers.command import cab
-from tests.helpers.verification import sound
-from tests.helpers.verification.mutations import Weighted, each, failures, variant
+from tests.cab.verification.planted import sound
+from tests.cab.verification.planted.mutations import Weighted, each, failures, variant
 
 FORGOTTEN_MASK = variant(Weighted, forgets=lambda _: True)
 

@@ -10,7 +10,7 @@ import pytest
 from cab.registry.files import load_object
 from cab.verification.check import CHECKS
 from tests.helpers.command import ROOT
-from tests.helpers.verification.mutations import failures
+from tests.cab.verification.planted.mutations import failures
 
 DOCS = ROOT / "docs"
 

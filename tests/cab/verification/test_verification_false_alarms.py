@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from cab.registry.registries import ATTENTIONS
 from cab.verification import verify_attention
 from cab.verification.foreign import adapter_of, subject_class
-from tests.helpers.verification import mutations, sound, sound_learning
-from tests.helpers.verification.mutations import NEVER, failures, future, variant
+from tests.cab.verification.planted import mutations, sound, sound_learning
+from tests.cab.verification.planted.mutations import NEVER, failures, future, variant
 
 
 class FixedWidth(sound.PlainAverage):

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cab.verification import relation, run_checks, select_checks, subject_of
-from tests.helpers.verification.mutations import MEDIUM, Weighted, failures, variant
+from tests.cab.verification.planted.mutations import MEDIUM, Weighted, failures, variant
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from tools.gpu import supervisor
 from tools.gpu.supervisor import STEPS, Results, Step, Worker
 
 ROOT = Path(__file__).parents[3]
-MEASUREMENTS = "tests.helpers.gpu_measurements"
+MEASUREMENTS = "tests.tools.gpu.gpu_measurements"
 LONG = 600.0
 
 

@@ -1,6 +1,6 @@
 """Errors of the kernels of flash-linear-attention under Triton's interpreter, relative to those of readable forms.
 
-`TRITON_INTERPRET=1 python -m tests.helpers.attentions.interpreted_errors [NAME ...]` adds the rows that
+`TRITON_INTERPRET=1 python -m tests.attentions.kernels.interpreted_errors [NAME ...]` adds the rows that
 results/efficiency/kernel_errors.csv lacks, one attention, width and length after the other. All of them take hours.
 """
 

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.helpers.verification.mutations import MEDIUM, Weighted, by_hand, hooked, nothing, on, parameter, planted
-from tests.helpers.verification.sound_learning import Gated
+from tests.cab.verification.planted.mutations import MEDIUM, Weighted, by_hand, hooked, nothing, on, parameter, planted
+from tests.cab.verification.planted.sound_learning import Gated
 
 
 def lost_between_threads(call):

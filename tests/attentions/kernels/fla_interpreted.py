@@ -36,7 +36,8 @@ LONG = [
 
 
 @pytest.fixture(autouse=True)
-def _on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of the folder's: the kernels run on a CPU, and uncleared memory, of which they read some, has no NaN."""
     interpret_fla(monkeypatch)
 
 

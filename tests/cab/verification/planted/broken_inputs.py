@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from attentions.gla import GatedLinearAttention
 from cab.claims import Claims, softmax_if
-from tests.helpers.verification.mutations import LONG, MEDIUM, by_hand, hide, hooked, on, planted
+from tests.cab.verification.planted.mutations import LONG, MEDIUM, by_hand, hide, hooked, on, planted
 
 autocast = functools.partial(torch.is_autocast_enabled, "cpu")
 

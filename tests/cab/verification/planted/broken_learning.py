@@ -11,9 +11,18 @@ from torch.nn import functional as F
 
 from cab import PaddingMasks
 from cab.training import ParamGroupOverride, is_recomputing
-from tests.helpers.verification import sound
-from tests.helpers.verification.mutations import MEDIUM, Weighted, by_hand, hide_padding, hooked, nothing, on, planted
-from tests.helpers.verification.sound_learning import Clustered, Sharpened
+from tests.cab.verification.planted import sound
+from tests.cab.verification.planted.mutations import (
+    MEDIUM,
+    Weighted,
+    by_hand,
+    hide_padding,
+    hooked,
+    nothing,
+    on,
+    planted,
+)
+from tests.cab.verification.planted.sound_learning import Clustered, Sharpened
 
 last, memory = deque(maxlen=1), deque(maxlen=1)
 # needs its output, which the caller may overwrite

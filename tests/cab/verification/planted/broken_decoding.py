@@ -9,8 +9,18 @@ from torch.nn import functional as F
 
 from attentions.gla import GatedLinearAttention
 from cab import Pattern
-from tests.helpers.verification.mutations import MEDIUM, Method, each, future, hide, hide_padding, on, planted, variant
-from tests.helpers.verification.sound_learning import Gated
+from tests.cab.verification.planted.mutations import (
+    MEDIUM,
+    Method,
+    each,
+    future,
+    hide,
+    hide_padding,
+    on,
+    planted,
+    variant,
+)
+from tests.cab.verification.planted.sound_learning import Gated
 
 
 def leak(call, block):

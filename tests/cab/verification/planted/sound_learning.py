@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from cab.attention import SINGLE_LAYER
 from cab.training import ParamGroupOverride
-from tests.helpers.verification.mutations import NEVER, Method, Weighted, future, hide_padding
+from tests.cab.verification.planted.mutations import NEVER, Method, Weighted, future, hide_padding
 
 
 class Gated(Method):
