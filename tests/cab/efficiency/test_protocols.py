@@ -25,7 +25,7 @@ from cab.efficiency.protocols import (
 )
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, ProjectionsSubject
-from cab.efficiency.workload import DECODED, Workload
+from cab.efficiency.workload import Workload
 from cab.errors import UserError
 from cab.patterns import Pattern
 from tests.helpers.fake_subjects import Broken, Fake, Scores
@@ -77,24 +77,24 @@ def test_short_calls_are_repeated_within_a_round(monkeypatch: pytest.MonkeyPatch
     assert cost.seconds == pytest.approx(0.001 / 20)
 
 
-@pytest.mark.parametrize(
-    ("error", "call", "status", "detail"),
-    [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 1, "oom", ""),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), 3, "oom", ""),
-        (MemoryError(), 5, "oom", ""),
-        (UserError("length 5 is not a multiple of 4"), 1, "unsupported", "length 5 is not a multiple of 4"),
-        (RuntimeError("shapes\ndiffer"), 3, "failed", "RuntimeError: shapes"),
-        (SystemExit(0), 1, "failed", "ExitError: the code called sys.exit(0)"),
-    ],
-)
-def test_one_that_fails_is_a_status_and_the_others_are_measured(error, call, status, detail) -> None:
-    subjects = [Fake("good", Scores()), Fake("bad", Broken(error, call)), Fake("other", Scores())]
-    costs = {cost.attention: cost for cost in measure_length(subjects, Pattern.NS, "forward", 5, SMALL)}
-    assert (costs["bad"].status, costs["bad"].detail) == (status, detail)
-    assert costs["bad"].seconds is None
-    assert costs["bad"].bytes is None
-    assert {costs["good"].status, costs["other"].status} == {"ok"}
+FAILURES = [
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 1, "oom", ""),
+    (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), 3, "oom", ""),
+    (MemoryError(), 5, "oom", ""),
+    (UserError("length 5 is not a multiple of 4"), 1, "unsupported", "length 5 is not a multiple of 4"),
+    (RuntimeError("shapes\ndiffer"), 3, "failed", "RuntimeError: shapes"),
+    (SystemExit(0), 1, "failed", "ExitError: the code called sys.exit(0)"),
+]
+"""Errors, the number of the call that raises each, and the status and detail of its row."""
+
+
+def test_those_that_fail_are_statuses_and_the_others_are_measured() -> None:
+    broken = [Fake(str(number), Broken(*row[:2])) for number, row in enumerate(FAILURES)]
+    subjects = [Fake("good", Scores()), *broken, Fake("other", Scores())]
+    good, *costs, other = measure_length(subjects, Pattern.NS, "forward", 5, SMALL)
+    assert [(cost.status, cost.detail) for cost in costs] == [row[2:] for row in FAILURES]
+    assert {(cost.seconds, cost.bytes) for cost in costs} == {(None, None)}
+    assert good.status == other.status == "ok"
 
 
 def test_ratios_are_of_the_same_rounds() -> None:
@@ -131,11 +131,14 @@ def test_an_attention_without_query_key_and_value_has_no_projections_to_subtract
 
 @pytest.mark.parametrize("pattern", [Pattern.CS, Pattern.CC])
 @pytest.mark.parametrize("length", [1, 700])
-def test_decoding_starts_after_a_prefix_and_counts_the_state(pattern: Pattern, length: int) -> None:
+def test_decoding_starts_after_a_prefix_and_counts_the_state(
+    pattern: Pattern, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workload, "DECODED", 3)
     case = Case(AttentionSubject.parse("vanilla"))
     setting = Setting(batch_size=3, embed_dim=8, num_heads=2, repeats=1)
     protocols.prepare(case, pattern, "decode", length, setting)
-    assert case.workload.tokens == DECODED
+    assert case.workload.tokens == 3
     keys_and_values = 2 * 4 * 3 * length * 8
     assert keys_and_values <= case.bytes <= keys_and_values + 3 * length + 8
 
@@ -201,13 +204,14 @@ class Spy(nn.Module):
         return query @ query.mT
 
 
-def test_training_mode_with_dropout_and_the_graph_and_no_call_to_warm_up() -> None:
+def test_training_mode_with_dropout_and_the_graph_and_no_call_to_warm_up_but_one_for_the_memory() -> None:
     spy = Spy()
     subject = Fake("spy", spy)
-    list(measure_as_paper(subject, Pattern.NS, [7, 3], EIGHT_CALLS))
+    small, large = measure_as_paper(subject, Pattern.NS, [7, 3], EIGHT_CALLS)
     # eight timed calls and one more for the memory, lengths in increasing order
     assert spy.calls == [(3, True, True)] * 9 + [(7, True, True)] * 9
     assert subject.built == [(Pattern.NS, 0.3)] * 2  # a module for each length
+    assert [small.bytes, large.bytes] == [4 * (2 * n * n + 10) for n in (3, 7)]  # with the weights
 
 
 def test_time_is_the_mean_of_the_middle_half_first_call_included(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,11 +223,7 @@ def test_time_is_the_mean_of_the_middle_half_first_call_included(monkeypatch: py
     assert cost.seconds == pytest.approx(4.5)  # of 3, 4, 5 and 6, within the quartiles
 
 
-def test_memory_is_one_peak_for_all_lengths_and_counts_the_weights() -> None:
-    small, large = measure_as_paper(Fake("spy", Spy()), Pattern.NS, [6, 31], EIGHT_CALLS)
-    assert small.bytes == 4 * (2 * 6 * 6 + 10)
-    assert large.bytes == 4 * (2 * 31 * 31 + 10)
-
+def test_memory_is_one_peak_for_all_lengths() -> None:
     class Shrinking(Spy):
         def forward(self, query: Tensor) -> Tensor:
             return query.new_empty(1000 // query.shape[1])
