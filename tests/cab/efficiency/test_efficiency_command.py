@@ -66,10 +66,12 @@ def test_an_existing_file_is_replaced_at_the_end(error, tmp_path, monkeypatch, c
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_the_papers_protocol_has_its_own_defaults_and_no_roofline(efficiency) -> None:
-    rows, printed = efficiency("abc", "--lengths", "6", "--protocol", "paper")
+def test_the_papers_protocol_has_its_own_defaults_and_no_roofline(tmp_path: Path, efficiency) -> None:
+    """Costs are drawn by length."""
+    rows, printed = efficiency("abc", "--lengths", "4", "8", "--protocol", "paper", "--plot", tmp_path / "plots")
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"ns-forward-time.png", "ns-forward-memory.png"}
     assert "roof" not in printed.out
-    assert [row["attention"] for row in rows] == ["vanilla", "eager", "abc"]
+    assert {row["attention"] for row in rows} == {"vanilla", "eager", "abc"}
     assert {row["protocol"] for row in rows} == {"paper"}
     assert {row["relative_to_softmax"] for row in rows} == {""}
 
@@ -114,8 +116,3 @@ def test_sizes_of_appendix_g_hold_in_the_pattern_that_it_measures() -> None:
     assert longshort.all_options(Pattern.CS)["conv_kernel_size"] is None
     assert AttentionSubject.parse("s4d:state_size=64").all_options(Pattern.NS)["state_size"] == 64
     assert AttentionSubject.parse("mca").for_length(256).options == {}
-
-
-def test_costs_are_drawn_by_length(tmp_path: Path, efficiency) -> None:
-    efficiency("abc", "--lengths", "4", "8", "--plot", tmp_path / "plots")
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"ns-forward-time.png", "ns-forward-memory.png"}
