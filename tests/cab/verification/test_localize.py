@@ -24,12 +24,17 @@ def _short(monkeypatch):
     monkeypatch.setattr(localize, "LENGTHS", SHORT)
 
 
+@dataclass
+class Output:
+    x: torch.Tensor
+
+
 class Mean(nn.Module):
     """The mean of the real tokens so far."""
 
     def forward(self, x, mask):
         real = torch.ones_like(x[..., :1]) if mask is None else (~mask)[..., None].to(x)
-        return (x * real).cumsum(1) / real.cumsum(1).clamp(min=1)
+        return Output((x * real).cumsum(1) / real.cumsum(1).clamp(min=1))
 
 
 class Layer(nn.Module):
@@ -41,7 +46,7 @@ class Layer(nn.Module):
         return x
 
     def forward(self, x, mask):
-        return x + self.out(self.between(self.norm(self.mix(x, mask))))
+        return x + self.out(self.between(self.norm(self.mix(x, mask).x)))
 
 
 class Model(nn.Module):
@@ -89,11 +94,18 @@ def between(model):
     model.layers[0].between = lambda x: x + x.roll(-1, 1)
 
 
-DOUBLES_STEPS = hooked("out_proj", lambda x: x * (2 if x.shape[-2] == 1 else 1))
+def in_steps(defect):
+    return hooked("out_proj", lambda x: defect(x) if x.shape[-2] == 1 else x)
+
+
+IN_MEAN = hooked("layers.1.mix", lambda mean: Output(mean.x + mean.x.roll(-1, 1)))
+IN_STEPS = [lambda x: 2 * x, lambda x: x.roll(1, 0)]
+"""In batches of one row, the second shows nothing."""
 DEFECTS = [
     *((Model, check, hooked("layers.1.norm", defect), "layers.1.norm (LayerNorm)") for check, defect in IN_NORM),
     (Model, "lookahead_perturbation", between, "layers.0 (Layer), between norm and out"),
-    (ATTENTIONS.get("linear").cls, "decode_steps", DOUBLES_STEPS, "out_proj (Linear)"),
+    (Model, "lookahead_perturbation", IN_MEAN, "layers.1.mix (Mean)"),
+    *((ATTENTIONS.get("linear").cls, "decode_steps", in_steps(defect), "out_proj (Linear)") for defect in IN_STEPS),
 ]
 
 
@@ -104,54 +116,6 @@ def test_a_defect_in_a_submodule_is_named(base, check, plant, place):
     assert not result.passed
     assert result.guilty == place
     assert headline([result]).count(f"first in {place}") == 1
-
-
-@dataclass
-class Output:
-    x: torch.Tensor
-
-
-class Cached(nn.Module):
-    """The mean of a cache, whose rows the planted defect mixes, and which no batch of one row shows."""
-
-    def __init__(self, embed_dim, *, is_broken):
-        super().__init__()
-        self.is_broken, self.value = is_broken, nn.Linear(embed_dim, embed_dim)
-
-    def forward(self, x, earlier):
-        values = torch.cat([earlier.roll(1, 0) if self.is_broken else earlier, self.value(x)], 1)
-        counts = torch.arange(1, 1 + values.shape[1])[:, None]
-        return Output((values.cumsum(1) / counts)[:, -x.shape[1] :]), values
-
-
-class CachedModel(nn.Module):
-    def __init__(self, embed_dim):
-        super().__init__()
-        self.embed_dim = embed_dim
-        self.layers = nn.ModuleList([Cached(embed_dim, is_broken=i == 1) for i in range(3)])
-
-    def init_state(self, batch_size):
-        return {str(i): torch.zeros(batch_size, 0, self.embed_dim) for i in range(3)}
-
-    def read(self, x, state):
-        new = {}
-        for i, layer in enumerate(self.layers):
-            output, new[str(i)] = layer(x, state[str(i)])
-            x = x + output.x
-        return x, new
-
-    def step(self, token, state):
-        output, state = self.read(token.reshape(len(token), 1, -1), state)
-        return output.reshape(token.shape), state
-
-    def forward(self, query):
-        return self.read(query, self.init_state(len(query)))[0]
-
-
-def test_mixed_rows_of_a_cache_are_named():
-    [result] = verify_attention(CachedModel, "CS", checks=["decode_steps"], quick=True)
-    assert not result.passed
-    assert result.guilty.startswith("layers.1 (Cached)")
 
 
 GROUPS = ("lengths", "batches", "decoding")

@@ -143,6 +143,10 @@ DETAILS = [
     (FORGOTTEN_MASK, "decode_steps", "", False),
     (COARSE_STATE, "decode_steps", "declare `decode_tolerance`", True),
 ]
+DECLARED = [
+    (variant(Skips, max_token_distance=3), "token_distance"),
+    (variant(COARSE_STATE, decode_tolerance=0.1), "decode_steps"),
+]
 
 
 @pytest.mark.parametrize(("cls", "check", "words", "is_offered"), DETAILS)
@@ -153,21 +157,15 @@ def test_a_declaration_is_suggested_only_where_it_can_be_intended(cls, check, wo
     assert ("declare" in result.detail) == is_offered
 
 
+@pytest.mark.parametrize(("cls", "check"), DECLARED)
+def test_what_is_declared_passes(cls, check):
+    assert failures(cls, "CS", [check]) == {}
+
+
 def test_padded_batch_of_one():
     wrong = failed(MASKED_IN_BATCHES, "NS", ["padded_right", "padded_left", "padded_inside"])
     assert len(wrong) == 3
     assert "as a batch of one" in wrong["padded_left"].detail
-
-
-@pytest.mark.parametrize(
-    ("cls", "check"),
-    [
-        (variant(Skips, max_token_distance=3), "token_distance"),
-        (variant(COARSE_STATE, decode_tolerance=0.1), "decode_steps"),
-    ],
-)
-def test_what_is_declared_passes(cls, check):
-    assert failures(cls, "CS", [check]) == {}
 
 
 def refuses_other_padding(call):
