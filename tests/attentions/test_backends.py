@@ -1,10 +1,11 @@
-"""On CUDA: which backends compute each attention, and that its forward pass never waits for the device.
+"""On CUDA: which backends compute each attention, what it moves, and that its forward pass never waits for the device.
 
 They can only change with the code of the attention, so those of code that has passed are slow tests.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -12,10 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from cab import build_attention
 from cab.registry.registries import ATTENTIONS
 from tests.helpers.attentions import on_fake_cuda
 from tests.helpers.attentions.trust import slow_unless_new
-from tests.helpers.fake_cuda import fake_cuda
+from tests.helpers.command import ROOT
+from tests.helpers.fake_cuda import fake_cuda, to_fake_cuda
 
 needs_backends = pytest.mark.skipif(
     find_spec("triton") is None or find_spec("fla") is None, reason="backends that make setup installs on Linux"
@@ -84,3 +87,39 @@ def test_fake_tensors_see_every_wait(functions: list[Callable[[Tensor], object]]
         with fake_cuda() as counts:
             function(torch.empty(4, 6, device="cuda"))
         assert bool(counts.host) is waits
+
+
+# --- bytes ---
+
+TABLE = ROOT / "results" / "efficiency" / "layer_bytes.csv"
+ROWS = {row["attention"]: row for row in csv.DictReader(TABLE.read_text().splitlines())}
+"""Bytes of layers and of those of flash-linear-attention 0.6.0, with the same stubs of kernels.
+
+``gb_before`` is with heads in float32 around the kernel of the recurrence, ``gb`` now, ``gb_fla`` that of the other
+layer of equal sizes in bfloat16.
+"""
+
+ABOVE = {
+    "mamba3": "queries and keys of every head, and states of blocks, which the other layer has inside of its kernel",
+}
+"""Layers above the limit, and why."""
+
+
+def gigabytes(name: str) -> float:
+    """Count the bytes of four sequences of 8,192 tokens with 8 heads of 64 features under autocast."""
+    module = build_attention(name, pattern="CS", embed_dim=512, num_heads=8).eval()
+    with fake_cuda(torch.bfloat16) as counts:
+        to_fake_cuda(module)
+        x = torch.empty(4, 8192, 512, dtype=torch.bfloat16, device="cuda")
+        counts.bytes = 0
+        module(x)
+        return counts.bytes / 1e9
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=slow_unless_new(name)) for name in ROWS])
+def test_bytes_of_a_layer(name: str) -> None:
+    row, moved = ROWS[name], gigabytes(name)
+    assert moved == pytest.approx(float(row["gb"]), abs=1e-3)
+    ratio = moved / float(row["gb_fla"])
+    assert ratio == pytest.approx(float(row["ratio"]), abs=0.01)
+    assert (ratio > float(row["limit"])) is (name in ABOVE)

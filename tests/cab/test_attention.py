@@ -9,8 +9,8 @@ from cab import Attention, LayerPosition, Pattern, UserError, build_attention, b
 from cab.padding import lengths
 from cab.registry.build import state_bytes
 from cab.registry.registries import register_attention
-from tests.helpers.attentions.agreement import assert_decodes
 from tests.cab.verification.planted.sound_learning import Deep, Gated
+from tests.helpers.attentions.agreement import assert_decodes
 
 WIDTH, HEADS = 24, 3
 

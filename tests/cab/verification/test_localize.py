@@ -14,7 +14,6 @@ from cab.verification.localize import EXPERIMENTS, LENGTHS, guilty
 from cab.verification.suite import headline, subject_of
 from tests.cab.verification.planted.mutations import nothing, variant
 
-
 SHORT = (5, 37)
 
 

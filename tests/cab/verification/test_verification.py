@@ -1,7 +1,9 @@
-"""The suite itself: what it accepts, what it measures, what it reports."""
+"""The suite itself: what it accepts, measures and reports, and the guides to failed checks."""
 
 from __future__ import annotations
 
+import fnmatch
+import re
 import subprocess
 import sys
 
@@ -10,10 +12,14 @@ import torch
 
 from cab import UserError
 from cab.claims import Claims
+from cab.registry.files import load_object
 from cab.registry.registries import ATTENTIONS
 from cab.verification import verify_attention
 from cab.verification.causality import BORDERS, ODD_LENGTHS
+from cab.verification.check import CHECKS
 from cab.verification.growth import peak_bytes
+from tests.cab.verification.planted.mutations import failures
+from tests.helpers.command import ROOT
 
 
 def test_results_do_not_depend_on_other_checks():
@@ -60,3 +66,28 @@ print(*sorted(name for name in added - sys.stdlib_module_names if not name.start
 def test_the_suite_needs_only_torch():
     shown = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True).stdout
     assert shown.split() == ["cab"]
+
+
+DOCS = ROOT / "docs"
+
+
+def test_each_check_has_a_cause():
+    rows = re.findall(r"^\| (`.*?) \|", (DOCS / "reference/checks.md").read_text(), re.MULTILINE)
+    patterns = [pattern for row in rows for pattern in re.findall(r"`([\w*]+)`", row)]
+    assert [name for name in CHECKS if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns)] == []
+    assert [pattern for pattern in patterns if not fnmatch.filter(CHECKS, pattern)] == []
+
+
+@pytest.mark.usefixtures("registers")
+def test_float_does_not_help_under_autocast(tmp_path):
+    """The example of the guide passes; without the block in which autocast is off, it overflows."""
+    guide = (DOCS / "howto/verify-and-debug.md").read_text()
+    [example] = re.findall(r"```python\n(# squared_scores.py\n.*?)```", guide, re.DOTALL)
+    block = "with torch.autocast(query.device.type, enabled=False):"
+    assert block in example
+    failed = {}
+    for name, code in {"off": example, "on": example.replace(block, "if True:").replace('"squared', '"other')}.items():
+        (tmp_path / f"{name}.py").write_text(code)
+        failed[name] = failures(load_object(f"{tmp_path}/{name}.py:SquaredScores"), "NS", ["autocast_output"])
+    assert failed["off"] == {}
+    assert "under torch.float16, NaN or inf values, n=1030" in failed["on"]["autocast_output"]

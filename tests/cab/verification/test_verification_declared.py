@@ -18,9 +18,9 @@ from cab.verification.foreign import adapter_of
 from cab.verification.side_effects import changes_since, read_settings
 from cab.verification.subject import Subject
 from cab.verification.suite import headline
-from tests.helpers.command import cab
 from tests.cab.verification.planted import sound
 from tests.cab.verification.planted.mutations import Weighted, each, failures, variant
+from tests.helpers.command import cab
 
 FORGOTTEN_MASK = variant(Weighted, forgets=lambda _: True)
 
