@@ -17,9 +17,11 @@ from cab.efficiency.subjects import AttentionSubject
 from cab.efficiency.workload import CudaGraphStep
 from cab.registry.registries import ATTENTIONS
 from tests.helpers.attentions.agreement import with_output
+from tests.helpers.attentions.trust import slow_unless_new
 
+ALWAYS = ("linear", "mamba3", "s4d")
 CONSTANT = [
-    (entry.name, pattern)
+    pytest.param(entry.name, pattern, marks=[] if entry.name in ALWAYS else slow_unless_new(entry.name))
     for entry in ATTENTIONS
     for pattern in (Pattern.CS, Pattern.CC)
     if pattern in entry.patterns and getattr(entry.cls, "has_constant_size_state", False)

@@ -83,9 +83,6 @@ class Shares(Drops):
     def __init__(self, embed_dim, num_heads, dropout=0.0):
         super().__init__(embed_dim, num_heads, dropout, rows=1)
 
-def drops(embed_dim, num_heads, dropout):
-    return Drops(embed_dim, num_heads, dropout)
-
 def shares(embed_dim, num_heads, dropout):
     return Shares(embed_dim, num_heads, dropout)
 """
@@ -117,7 +114,7 @@ FAILED = [
         "lengths_in_turn training_is_evaluation inference_mode padded_row",
         "padded_row",
     ),
-    *((f"{{file}}:{name}", "NS", DROPOUT, "") for name in ("Drops", "drops")),
+    ("{file}:Drops", "NS", DROPOUT, ""),
     *((f"{{file}}:{name}", "NS", DROPOUT, "dropout_per_head") for name in ("Shares", "shares")),
 ]
 
