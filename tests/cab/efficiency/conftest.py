@@ -14,7 +14,8 @@ Measured = tuple[list[dict[str, str]], Printed]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call per round, and the machine's own rates from a product and a copy that take no time."""
+    """One call per round, no collection of garbage, and the machine's own rates from small products and copies."""
+    monkeypatch.setattr(protocols, "release_memory", lambda _: None)
     monkeypatch.setattr(protocols, "MAX_CALLS", 1)
     monkeypatch.setitem(machine.PRODUCT_SIZE, "cpu", 16)
     monkeypatch.setitem(machine.COPIED_BYTES, "cpu", 2**12)

@@ -168,7 +168,6 @@ class Steps:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(protocols, "release_memory", lambda _: None)
     monkeypatch.setattr(protocols, "power_and_energy", lambda *_: (500.0, 3.0))
     return Gpu(monkeypatch)
 
