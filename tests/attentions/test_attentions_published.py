@@ -78,6 +78,12 @@ def test_ranks_of_rwkv7_follow_the_width() -> None:
     assert [x.shape[1] for x in (module.decay_in, module.rate_in, module.gate_in)] == [64, 64, 128]
 
 
+def test_state_spaces_of_s4_are_trained_without_weight_decay() -> None:
+    rules = make("s4", "CS").param_group_overrides()
+    without = {name for name, rule in rules.items() if rule.weight_decay == 0.0}
+    assert without == {"log_decay", "frequency", "low_rank", "input", "log_dt"}
+
+
 STEPS = [
     ("ssd", 3, "step_proj"),
     ("gated_deltanet", 2, "step_proj"),
@@ -87,12 +93,6 @@ STEPS = [
     ("gated_deltanet_2", 2, "decay_map.1"),
     ("mamba3", 2, "step_proj"),
 ]
-
-
-def test_state_spaces_of_s4_are_trained_without_weight_decay() -> None:
-    rules = make("s4", "CS").param_group_overrides()
-    without = {name for name, rule in rules.items() if rule.weight_decay == 0.0}
-    assert without == {"log_decay", "frequency", "low_rank", "input", "log_dt"}
 
 
 @pytest.mark.parametrize(("name", "own", "linear"), STEPS)

@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cab import Pattern, build_attention
 from cab.efficiency import workload
-from cab.efficiency.protocols import measure_length
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject
 from cab.efficiency.workload import CudaGraphStep
@@ -79,8 +78,3 @@ def test_the_phase_reads_the_same_tokens_again(monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(made[0].output, first)
     assert graphed.tokens == workload.DECODED
     assert graphed.state_bytes == workload.PHASES["decode"](module, Pattern.CS, 9, SMALL).state_bytes
-
-
-def test_a_state_that_grows_is_no_graph() -> None:
-    (cost,) = measure_length([AttentionSubject.parse("vanilla")], Pattern.CS, "decode-graph", 5, SMALL)
-    assert (cost.status, cost.detail) == ("unsupported", "the decoding state grows, which CUDA graphs do not support")

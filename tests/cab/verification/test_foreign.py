@@ -57,8 +57,6 @@ def needs_more(embed_dim, window):
 def unhappy(embed_dim):
     raise ImportError("no such package")
 
-number = 3
-
 class Needy(nn.Module):
     def __init__(self, pattern, window):
         super().__init__()
@@ -183,7 +181,6 @@ MISTAKES = {
     "{file}:Needy": r"cannot build Needy for pattern NS from pattern: TypeError.*'window'",
     "{file}:Unmeasured": "the width of Unmeasured is unknown",
     "{file}:unhappy": "cannot build unhappy for pattern NS: ImportError: ",
-    "{file}:number": "no torch.nn.Module class 'number'",
     "torch.nn.functional:scaled_dot_product_attention": "the arguments of scaled_dot_product_attention cannot be",
     "torch.nn.functional:np": "is an object of module",
     "hf:llama": r"does not support pattern NS \(supported: CS\)",
