@@ -38,9 +38,9 @@ def test_who_counts_operators_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("width", [64, pytest.param(128, marks=NIGHTLY)])
 @pytest.mark.parametrize("name", NAMES)
 def test_backends_are_as_exact_as_readable_forms(name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each operation of flash-linear-attention has an attention, in float32 and bfloat16, with gradients of all."""
+    """Each operation of flash-linear-attention has an attention: in two precisions, with a state, all gradients."""
     subject = subject_of(name, SUBJECTS[name], options={})  # imports its operations
     run_on_a_cpu("fla", monkeypatch)
-    found = list(agreements(subject, (width,), (131,)))
+    found = list(agreements(subject, (width,), (141,)))  # two pieces that are not too short
     assert found
     assert all(result.passed for result in found), found
