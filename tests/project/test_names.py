@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,7 @@ from tests.helpers.documents import ROOT, committed
 CHECKED = ("attentions", "cab/verification")
 """Packages whose code `cab verify` has checked: a constant of one module may have the name of another's."""
 PACKAGES = ("attentions", "backbones", "cab", "cab_fairseq", "engines", "tasks")
+NOUNS = ("Cell", "Cost", "Row", "Entry", "Subject", "Verdict")
 PAGES = committed("README.md", "CONTRIBUTING.md", "docs/**/*.md")
 
 
@@ -35,22 +37,27 @@ def test_names_that_do_not_exist_are_attribute_errors() -> None:
         _ = cab.Attentions
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_documents_import_from_cab_alone(page: Path) -> None:
+def test_documents_import_from_cab_alone() -> None:
     """Contract modules below ``cab`` may move; the names in ``cab`` stay."""
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    blocks = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)]
     public = {"cab", "cab.testing", *(f"cab.{name}" for name in cab.__all__)}
     names = re.findall(r"^ *(?:from|import) (cab[\w.]*)", "\n".join(blocks), flags=re.MULTILINE)
     assert [name for name in names if name not in public] == []
 
 
+@functools.cache
+def statements() -> list[tuple[str, ast.stmt]]:
+    """The statements at the level of each module, with its path."""
+    paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return [(str(path.relative_to(ROOT)), node) for path in paths for node in ast.parse(path.read_text()).body]
+
+
 def definitions(kinds: type | tuple[type, ...], name_of: Callable[[ast.stmt], Iterable[str]]) -> dict[str, list[str]]:
     """The modules in which statements of these kinds at the level of a module define each name."""
     found: dict[str, list[str]] = {}
-    for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
-            for name in name_of(node) if isinstance(node, kinds) else ():
-                found.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    for path, node in statements():
+        for name in name_of(node) if isinstance(node, kinds) else ():
+            found.setdefault(name, []).append(path)
     return found
 
 
@@ -70,15 +77,12 @@ def test_a_constant_has_one_meaning() -> None:
     }
 
 
-@pytest.mark.parametrize("noun", ["Cell", "Cost", "Row", "Entry", "Subject", "Verdict"])
-def test_a_noun_is_one_class(noun: str) -> None:
-    assert len(definitions(ast.ClassDef, lambda node: [node.name])[noun]) == 1  # type: ignore[attr-defined]
-
-
-def test_a_verdict_compares_attentions() -> None:
+def test_nouns_are_one_class_and_a_verdict_compares_attentions() -> None:
     """Functions, columns and fields of that name are those of :class:`cab.results.statistics.Verdict`."""
-    of = definitions(ast.FunctionDef, lambda node: [node.name])  # type: ignore[attr-defined]
-    paths = {path for name, paths in of.items() if "verdict" in name for path in paths}
+    classes = definitions(ast.ClassDef, lambda node: [node.name])  # type: ignore[attr-defined]
+    assert {name: len(classes[name]) for name in NOUNS} == dict.fromkeys(NOUNS, 1)
+    functions = definitions(ast.FunctionDef, lambda node: [node.name])  # type: ignore[attr-defined]
+    paths = {path for name, paths in functions.items() if "verdict" in name for path in paths}
     assert paths == {f"cab/{name}.py" for name in ("cli/score", "results/page", "results/retained", "results/verdict")}
     named = {path for path in committed("cab/**/*.py", "tasks/**/*.py") if re.search(r'"verdict"', path.read_text())}
     assert {path.stem for path in named} == {"formats", "retained", "statistics", "suite_board"}

@@ -2,8 +2,6 @@
 
 import sys
 
-import pytest
-
 from tests.helpers.command import ROOT, run
 
 LIGHT = (
@@ -15,8 +13,6 @@ LIGHT = (
     "data list",
     "completion bash",
     "score results/paper --normalization official --csv",
-)
-LIGHT_TABLES = (
     "leaderboard results/paper --format markdown",
     "correlation results/paper",
     "crossover results/paper/efficiency_cost.csv --csv",
@@ -35,12 +31,11 @@ COMPOSED = (
 HEAVY = ("torch", "scipy.stats", "matplotlib", "hydra")
 
 
-@pytest.mark.parametrize("commands", [LIGHT, COMPOSED, pytest.param(LIGHT_TABLES, marks=pytest.mark.slow)])
-def test_commands_that_need_no_model_load_neither_torch_nor_plotting(commands):
+def test_commands_that_need_no_model_load_neither_torch_nor_plotting():
     """All run in one process; the first that loads a module is named. Help and lists do not load pandas either."""
     script = (
         "import sys; from cab.cli.main import main\n"
-        f"for line in {commands!r}:\n"
+        f"for line in {LIGHT + COMPOSED!r}:\n"
         "    command, _, expected = line.partition(' -> ')\n"
         "    try:\n        code = main(command.split())\n    except SystemExit as stop:\n        code = stop.code\n"
         f"    heavy = {HEAVY!r} + ('pandas', 'pydantic') * command.startswith(('--', 'list'))\n"
