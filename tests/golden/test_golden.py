@@ -56,8 +56,9 @@ def test_every_committed_record_is_found(folder: Path) -> None:
     assert cells
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "paper_audit" else pytest.mark.slow) for name in TABLES]
+)
 def test_tables_of_commands(name: str) -> None:
     compare(f"{name}.txt", output(TABLES[name]))
 

@@ -39,7 +39,9 @@ def test_names_that_do_not_exist_are_attribute_errors() -> None:
 
 def test_documents_import_from_cab_alone() -> None:
     """Contract modules below ``cab`` may move; the names in ``cab`` stay."""
-    blocks = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)]
+    blocks = [
+        block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    ]
     public = {"cab", "cab.testing", *(f"cab.{name}" for name in cab.__all__)}
     names = re.findall(r"^ *(?:from|import) (cab[\w.]*)", "\n".join(blocks), flags=re.MULTILINE)
     assert [name for name in names if name not in public] == []

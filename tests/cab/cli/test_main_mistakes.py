@@ -25,7 +25,6 @@ run CELL logger.project=a -> logger.project requires logger=wandb
 run CELL 'trainer={learning_rate: 0.01}' -> write one argument per option: `trainer.learning_rate=0.01`
 run CELL trainer.lr=0.1 -> did you mean 'trainer.learning_rate'?
 run CELL trainer.optimizer.lr=3 -> unknown option 'trainer.optimizer.lr': did you mean 'trainer.learning_rate'?
-run CELL trainer.num_workers=100000 -> trainer.num_workers: Input should be less than or equal to 256, got 100000
 run CELL data=3 -> data is a group of options: set data.download
 run CELL results_dir="''" -> results_dir: String should have at least 1 character, got ''
 run CELL results_dir=file/below -> results_dir: file is not a folder
@@ -36,13 +35,10 @@ run CELL seed=2147483648 -> Input should be less than or equal to 2147483647, go
 run CELL cluster=local cluster.wokers=2 -> did you mean 'cluster.workers'
 run CELL cluster=slurm cluster.time=-1 -> cluster.time: Input should be greater than or equal to 0
 run CELL cluster=local +cluster.speed=1 -> unknown option 'cluster.speed'
-run CELL cluster=slurm cluster.gpus=1.5 -> cluster.gpus: Input should be a valid integer, got 1.5
 run CELL-task -> name a task: task=NAME
 run CELL-attention -> name an attention: attention=NAME
 run CELL attention=vanila -> unknown attention 'vanila' … did you mean 'vanilla'
-run CELL backbone=infomer -> unknown backbone … 'informer'
 run CELL dataset=eth1 -> unknown dataset … 'etth1'
-run CELL pattern=XX -> unknown pattern … NS
 run CELL preset=papr -> unknown preset … 'paper'
 run CELL attention=s4d -> 's4d' does not support pattern NC … NS CS … cab list attentions
 run CELL pattern=CC -> 'informer' has no attention layer with pattern CC … NS CS NC
@@ -53,7 +49,6 @@ run CELL task.seq_len=900000 -> shorter than one window … seq_len
 run CELL dataset=etth1 data_root=nowhere -> the folder data_root=nowhere does not exist … cab data download etth1
 leaderboard --out file -> --out: file is not a folder
 leaderboard --out '' -> an argument of cab leaderboard is empty
-efficiency abc --phase=,, -> an argument of cab efficiency is empty, '--phase=,,'; remove it
 run -m task=lstf seed=, -> an argument of cab run is empty, 'seed=,'; remove it
 score file/below -> file/below does not exist: name a folder of records
 status file -> file is not a folder
@@ -64,7 +59,6 @@ reproduce results -> results is not a file
 crossover results -> results
 efficiency vanilla --out file/costs.csv -> file
 demo --out file -> --out: file is not a folder
-verify abc --quik -> unknown flag '--quik': did you mean '--quick'?
 paper tabel3 -> unknown subcommand 'tabel3': did you mean 'table3'?
 paper table3 --formt csv -> unknown flag '--formt': did you mean '--format'?
 paper table3 --format latx -> unknown --format 'latx': did you mean 'latex'?
@@ -81,7 +75,6 @@ run -m task=lstf, pcc -> cannot read the override 'task=lstf,'; remove the comma
 efficiency abc --lengths 256,512 -> separate the values by spaces: `--lengths 256 512`
 list attention --pattern NC -> unknown table 'attention': did you mean 'attentions'?
 run lr=0.1 -> unknown option 'lr': did you mean 'trainer.learning_rate'?
-run epochs=3 -> did you mean 'trainer.max_epochs'?
 run model=informer -> did you mean 'backbone'?
 run cluster=slrm --help -> unknown cluster 'slrm': did you mean 'slurm'?
 scor -> did you mean 'score'
@@ -96,7 +89,6 @@ verify vanilla position=rope --pattern CS -> attention 'vanilla' has no option '
 verify vanilla positions=rope --pattern CC -> positions=rope requires pattern NS or CS, got pattern CC
 verify vanilla positions=rope --record rows.csv -> --record requires all checks with seed 0 and default options
 verify positions=rope -> name an attention
-verify vanila -> did you mean 'vanilla'
 verify vanilla --checks causal -> unknown check 'causal': did you mean 'causality'
 verify local --pattern CC -> 'local' does not support pattern CC (supported: NS, CS)
 verify vanilla --pattern NS --checks causality -> none of these checks applies
@@ -111,7 +103,6 @@ run CELL device=tpu --explain -> device: Input should be 'auto', 'cpu' or 'cuda'
 run CELL engine=quick --dry-run -> unknown engine 'quick' (known: fairseq, torch)
 run CELL trainer.kernels={recurrence:fls} -> unknown kernels
 run -m CELL seed=1,two -> seed: Input should be a valid integer, got 'two'; for example seed=1
-run -m CELL trainer.max_steps=10,ten --dry-run -> trainer.max_steps: Input should be a valid integer, got 'ten'
 run -m CELL trainer.learning_rate=-1 -> trainer.learning_rate: Input should be greater than or equal to 0, got -1
 run -m CELL task.pred_len=1,x cluster=local -> task.pred_len: Input should be a valid integer, got 'x'; for example task
 run -m CELL attention=glob(zz*) -> no attention matches 'attention=glob
@@ -121,7 +112,6 @@ run CELL attention=abc(num_landmarks=32) -> landmarks=32)'; write … attention.
 run CELL attention=gla*3,vanilla pattern=CS -> add -m to run them all: … write one stack in brackets: attention=[gla
 run CELL attention=local+linear attention.local.window=8 -> has no option 'window'
 run CELL attention=local+linear attention.window_size=8 -> such as attention.local.window_size
-run CELL attention=[gla,vanila] -> unknown attention 'vanila'
 run CELL attention=[[gla,vanilla],abc] -> a stack in a stack is not supported; list all layers
 run task=tts dataset=synthetic attention=abc pattern=NS -> name a backbone: … one of fastspeech2, transformer_tts
 run task=tts task.source=voice backbone=transformer_tts attention=abc pattern=CC -> , or a name of your own
@@ -131,12 +121,10 @@ run suite=paper attention=of_nobody -> attention
 run suite=paper backbone=sr3 pattern=CC -> Table 3 has no cell
 run suite=core attention=abc attention.num_landmarks=4,8 tune=true -> single value of attention.num_landmarks
 run suite=core attention=abc dataset=mqar -> suite=core sets the dataset; remove dataset=
-run suite=core attention=abc preset=paper -> suite=core sets the preset; remove preset=
 crossover --taks lm -> unknown flag '--taks'; known: --baseline, --csv, --help, --protocol
 run CELL --debg -> unknown flag '--debg': did you mean '--debug'?
 run suite=core attention=abc seed=1,1000 tune=true -> choose another seed
 run --retry failed results_dir=nothing -> nothing is not a folder
-verify none --record rows.csv --checks same_seed -> remove --checks
 verify none --record rows.csv --device cuda -> remove --checks, --seed, --device and options
 verify none --record file -> file is not a table with columns attention,pattern
 run CELL attention=folder.py:Mine -> file 'folder.py' is a folder
@@ -144,7 +132,6 @@ run CELL attention=results/local/0123.json:Mine -> its name does not end in .py
 run CELL attention=./mine:Mean -> file './mine' does not exist; write ./mine.py:Mean
 run CELL attention=./mine -> write ./mine.py:Class
 run CELL attention=mine:Mean -> unknown attention 'mine:Mean' … write mine.py:Mean
-run CELL other_attention=mine:Mean -> write mine.py:Mean
 run CELL backbone=./mine.py:Mean -> unknown backbone … a backbone of your own must be in a package with an entry point
 run CELL task=mine:Mean -> unknown task … a task of your own must be in a package with an entry point of cab.tasks
 list mine:Mean -> unknown name … write mine.py:Mean
@@ -154,7 +141,6 @@ run CELL attention=leaving.py:Mine -> cannot import leaving.py: ExitError: the c
 run CELL --config-dir missing --cfg job -> the folder of configurations missing does not exist
 score --pattern NS,SN -> unknown pattern 'SN': did you mean … Known: CC, CS, NC, NS, causal_cross
 run CELL 'seed=${nowhere}' -> Interpolation key 'nowhere' not found
-run CELL attention=glob(*former) -> 'attention=glob(*former)' has several values; add -m
 run CELL seed=glob(*) -> glob() selects names of a group
 run -m CELL trainer.learning_rate=interval(0,1) -> cab run does not have Hydra's 'interval()': list values with `-m`
 run CELL hydra.launcher.n_jobs=2 -> cab run does not have Hydra's 'hydra.launcher.n_jobs': set `cluster=local`
@@ -172,14 +158,12 @@ score results/paper --score K -> no score to show: the results have index; use -
 score results/paper --preset mini -> no result has preset 'mini' (available: published)
 score results/paper --score metrics --show ablation -> --show ablation requires an index
 score results/paper --csv --normalization papers -> unknown normalization 'papers': did you mean 'paper'
-correlation folder.py -> no valid result in folder.py;
 crossover costs.csv -> no cost file at costs.csv
 crossover results/paper/efficiency_cost.csv --baseline eager -> unknown baseline 'eager'
 crossover results/paper/efficiency_cost.csv --protocol other -> unknown protocol 'other'
 paper audit --normalization none -> unknown normalization 'none'
 reproduce results/local/0123.json --tolerance nan -> --tolerance must be at least 0, got nan
 efficiency abc:window=3 --no-verify -> attention 'abc' has no option 'window'
-efficiency local --pattern CC --no-verify -> 'local' does not support pattern CC
 efficiency --phase decode --no-verify -> phase decode is not defined for NS; it requires pattern CS or CC
 efficiency --phase forward-graph --device cpu --no-verify -> phase forward-graph requires --device cuda, got cpu
 efficiency --compile --phase decode --pattern CS --no-verify -> --compile supports only the phases … and decode

@@ -68,6 +68,9 @@ def test_published_indices_are_printed_and_recomputed_on_request(cab):
     recomputed = [line.split() for line in out.splitlines() if line.startswith("vanilla (recomputed")]
     assert [line[-5:] for line in recomputed] == [["-", "-0.026", "0.784", "-", "-"]]
     assert "note: CS lm: no index for vanilla (not given in the paper: gpt2 pg19 ppl" in err
+    corrected = "mean of NS sum rougeL is 31.95889, not 31.96889"
+    assert corrected not in err
+    assert corrected in cab("score", PAPER, "--pattern", "NS", "--normalization", "official").err
 
 
 def test_published_results_have_no_version_of_their_own(records, cab):
@@ -75,6 +78,8 @@ def test_published_results_have_no_version_of_their_own(records, cab):
     assert set(metrics["preset"]) == {"mini", "published"}
     assert metrics.groupby("source")["seeds"].agg(["min", "max"]).loc["own"].tolist() == [3, 3]
     assert metrics.loc[metrics["source"] == "published", "seeds"].isna().all()
+    printed = cab("score", str(records), "--score", "metrics", "--partial")
+    assert "note: --partial has no effect: no index is printed" in printed.err
 
 
 def test_every_result_has_its_metrics_and_a_score_or_the_reason(tmp_path, cab):
@@ -146,12 +151,6 @@ def test_own_cells_of_preset_paper_meet_the_published_results(command, tmp_path,
     assert cab(*command.split(), tmp_path, PAPER).out
 
 
-def test_score_says_where_official_is_corrected(cab):
-    ns, cc = (cab("score", PAPER, "--pattern", name, "--normalization", "official").err for name in ("NS", "CC"))
-    assert "mean of NS sum rougeL is 31.95889, not 31.96889" in ns
-    assert cc == ""
-
-
 def test_score_shows_orders_and_benefit(records, cab):
     orders = csv_of(cab, "score", str(records), "--show", "pairwise", *OF_RESULTS)
     names = ["pattern", "task", "better", "worse", "difference", "low", "high", "verdict", "source", "normalization"]
@@ -160,19 +159,6 @@ def test_score_shows_orders_and_benefit(records, cab):
     benefit = csv_of(cab, "score", str(records), "--show", "ablation", *OF_RESULTS)
     assert benefit[["task", "best"]].to_numpy().tolist() == [["mine", "abc"]]
     assert cab("score", str(records), "--show", "ablation", *OF_RESULTS).out.split()[:6] == list(benefit.columns)[:6]
-
-
-def test_partial_indices_have_their_own_names(tmp_path, cab):
-    for name, variant in itertools.product(("vanilla", "abc"), "MS"):
-        cell = {"dataset": "weather", "config_variant": variant, "attention": name, "preset": "paper"}
-        make_record({"mse": 0.5, "mae": 0.5}, **cell).write(tmp_path)
-    index = csv_of(cab, "score", str(tmp_path), "--score", "index")
-    assert index["index"].isna().all()
-    index = csv_of(cab, "score", str(tmp_path), "--score", "index", "--partial")
-    assert set(index["task"]) == {"lstf (partial: 2 of 10 values)", "all (partial: 2 of 11 values)"}
-    assert index["index"].notna().all()
-    without = cab("score", str(tmp_path), "--score", "metrics", "--partial").err
-    assert "note: --partial has no effect: no index is printed" in without
 
 
 def test_nothing_to_correlate_is_said(cab):
@@ -197,39 +183,30 @@ def test_correlation(cab):
 
 def test_own_and_published_results_in_one_call(records, cab):
     """Each source has the values that it has alone; names and a column distinguish them."""
-    for command in (["score", "--score", "index"], ["correlation"]):
-        own, published, both = (
-            csv_of(cab, command[0], *sources, *command[1:], *OF_RESULTS)
-            for sources in ([str(records)], [PAPER], [str(records), PAPER])
-        )
-        alone = pd.concat([own, published])
-        keys = [name for name in ("kind", "source", "pattern", "task", "attention", "a", "b") if name in both]
-        frames = (frame[both.columns].sort_values(keys, ignore_index=True) for frame in (both, alone))
-        pd.testing.assert_frame_equal(*frames, check_dtype=False)
+    own, published, both = (
+        csv_of(cab, "correlation", *sources, *OF_RESULTS)
+        for sources in ([str(records)], [PAPER], [str(records), PAPER])
+    )
+    keys = ["kind", "source", "pattern", "a", "b"]
+    alone = pd.concat([own, published])
+    frames = (frame[both.columns].sort_values(keys, ignore_index=True) for frame in (both, alone))
+    pd.testing.assert_frame_equal(*frames, check_dtype=False)
     assert "vanilla (published)" in cab("score", str(records), PAPER, "--score", "index").out
 
 
-def test_efficiency_length(tmp_path, cab):
-    lengths = csv_of(cab, "crossover", COSTS, "--protocol", "paper")
-    assert list(lengths.columns) == ["attention", "pattern", "phase", "resource", "length", "r2", "low", "high"]
-    assert lengths[["resource", "length"]].to_numpy().tolist() == [["time", 1877], ["memory", 70]]
-    assert "extrapolated beyond the measured 256 to 8,192" in cab("crossover", COSTS).out
+def test_lengths_above_which_attentions_are_cheaper(tmp_path, cab):
     lines = ["attention,pattern,phase,length,seconds,bytes,complexity"]
     for n in (256, 512, 1024, 2048, 4096):
         lines += [f"vanilla,NC,forward,{n},{n * n},{n * n},n^2", f"abc,NC,forward,{n},{n / 2},{9 * n},n"]
         lines += [f"eager,NC,forward,{n},{2 * n * n},{5 * n * n},n^2"]
     (tmp_path / "costs.csv").write_text("\n".join(lines))
-    lengths = csv_of(cab, "crossover", str(tmp_path / "costs.csv")).set_index(["attention", "resource"])
+    lengths = csv_of(cab, "crossover", str(tmp_path / "costs.csv"))
+    assert list(lengths.columns) == ["attention", "pattern", "phase", "resource", "length", "r2", "low", "high"]
     assert lengths["length"].tolist() == ["always", "never", "9", "never"]
-    out = cab("crossover", str(tmp_path / "costs.csv")).out
+    out = cab("crossover", str(tmp_path / "costs.csv"), COSTS).out
+    assert "extrapolated beyond the measured 256 to 8,192" in out
     for baseline in ("vanilla", "eager"):
         assert f"length above which each attention is cheaper than {baseline}" in out
-
-
-def test_audit(cab):
-    audit = csv_of(cab, "paper", "audit")
-    names = ["table", "pattern", "task", "attention", "printed", "recomputed", "low", "high", "agreement"]
-    assert (list(audit.columns), len(audit)) == (names, 210)
 
 
 def test_broken_records_are_left_out_with_a_warning(records, caplog, cab):

@@ -13,13 +13,13 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cab.cli.main import main
 from cab.config.compose import compose
 from cab.data.check import State, take_inventory
 from cab.data.download import download, fetch, unpack
@@ -27,6 +27,7 @@ from cab.data.sources import DataSet, data_sets
 from cab.errors import UserError
 from cab.runner.cell import Cell
 from cab.runner.engine import load_data
+from tests.helpers.command import Command
 
 CONTENT = bytes(range(256)) * 400
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -41,7 +42,6 @@ class Host:
         self.requests: list[str] = []
         self.cuts: list[int] = []  # numbers of bytes after which the next answers end
         self.statuses: list[int] = []  # of the next answers
-        self.pages: set[str] = set()  # paths that are answered with a web page
 
     def path(self, end: str) -> str:
         """Return the path of the file whose path ends so."""
@@ -61,10 +61,10 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
             if host.statuses or path not in host.files:
                 self.send_error(host.statuses.pop(0) if host.statuses else 404)
                 return
-            is_page = path in host.pages
-            body = b"<html>log in first</html>" if is_page else host.files[path]
+            body = host.files[path]
+            form = "text/html; charset=utf-8" if body.startswith(b"<html>") else "application/octet-stream"
             self.send_response(200)
-            self.send_header("Content-Type", "text/html; charset=utf-8" if is_page else "application/octet-stream")
+            self.send_header("Content-Type", form)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body[: host.cuts.pop(0)] if host.cuts else body)
@@ -72,14 +72,11 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
         def log_message(self, *_: object) -> None:
             """Do not log."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    host.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    yield host
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        host.address = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield host
+        server.shutdown()
 
 
 def files_below(folder: Path) -> list[str]:
@@ -130,16 +127,18 @@ def test_a_file_is_fetched_verified_and_readable_by_others(host: Host, tmp_path:
     [
         ({"statuses": [403]}, "403 .*; log in or accept the license there"),
         ({"cuts": [9] * 3}, "cannot download .*/file.bin: .*IncompleteRead"),
-        ({"pages": {"file.bin"}}, "returns a web page instead of the file: it requires a login, or has moved"),
+        (
+            {"files": {"file.bin": b"<html>log in first</html>"}},
+            "returns a web page instead of the file: it requires a login, or has moved",
+        ),
         ({"sha256": "0" * 64}, "does not match the known hash"),
         ({"size": 7}, "has 102,400 bytes instead of 7: a different edition"),
     ],
 )
 def test_a_bad_day_of_a_host_is_one_line(trouble: dict[str, Any], words: str, host: Host, tmp_path: Path) -> None:
     host.files["file.bin"] = CONTENT
-    expected = {name: trouble[name] for name in ("size", "sha256") if name in trouble}
-    for name in trouble.keys() - expected.keys():
-        setattr(host, name, trouble[name])
+    vars(host).update({name: value for name, value in trouble.items() if name in vars(host)})
+    expected = {name: value for name, value in trouble.items() if name not in vars(host)}
     with pytest.raises(UserError, match=words) as error:
         fetch(f"{host.address}/file.bin", tmp_path / "file.bin", **expected)
     assert "\n" not in str(error.value)
@@ -278,13 +277,7 @@ def test_the_next_download_fetches_what_is_missing(
         ("pg19", "train_files.txt", b"train/1.txt\n/etc/passwd\n", "", "which is not a path below"),
         ("pg19", "train_files.txt", b"train/1.txt\ntrain/../../x.txt\n", "", "which is not a path below"),
         ("ljspeech", "ljspeech_mfa.zip", zip_of({"another.txt": b""}), "TextGrid", "it is a different archive"),
-        (
-            "ecl",
-            "electricity.txt.gz",
-            gzip.compress(b"1,2,3\n", mtime=0),
-            "",
-            "line 1: 3 numbers instead of 321: a different",
-        ),
+        ("ecl", "electricity.txt.gz", gzip.compress(b"1,2,3\n", mtime=0), "", "line 1: 3 numbers instead of 321"),
     ],
 )
 def test_a_wrong_file_without_a_known_checksum_is_not_kept(
@@ -292,34 +285,29 @@ def test_a_wrong_file_without_a_known_checksum_is_not_kept(
 ) -> None:
     host.files[host.path(file)] = content
     items = [dataclasses.replace(item, bytes=None, sha256=None) for item in hosts[name].items]
+    data = dataclasses.replace(hosts[name], items=items)
     with pytest.raises(UserError, match=words):
-        download(dataclasses.replace(hosts[name], items=items), tmp_path)
+        download(data, tmp_path)
     assert not [path for path in files_below(tmp_path) if lost in path or ".cab-data" in path]
 
 
-def test_a_file_with_another_content_is_replaced(hosts: dict[str, DataSet], host: Host, tmp_path: Path) -> None:
-    file, published = tmp_path / "lstf/ETTh1.csv", host.files[host.path("ETTh1.csv")]
-    file.parent.mkdir()
-    file.write_bytes(published.replace(b"x", b"y"))  # the same size and number of rows
-    assert download(hosts["etth1"], tmp_path)[0].state is State.READY
-    assert file.read_bytes() == published
-
-
 def test_two_downloads_at_once_fetch_each_file_once(hosts: dict[str, DataSet], host: Host, tmp_path: Path) -> None:
-    threads = [threading.Thread(target=download, args=(hosts["gpt2_bpe"], tmp_path)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(download, [hosts["gpt2_bpe"]] * 2, [tmp_path] * 2))
     assert len(host.requests) == 2
 
 
 @pytest.mark.usefixtures("hosts")
-def test_the_command_names_manual_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "download", "etth1", "--data-root", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"etth1 is ready in {tmp_path}/lstf\n"
-    assert main(["data", "download", "pcn", "--data-root", str(tmp_path)]) == 1
-    assert f"--data-root {tmp_path} --source DOWNLOADED_FILE_OR_FOLDER" in capsys.readouterr().out
+def test_the_command_replaces_a_file_with_another_content_and_names_manual_steps(
+    host: Host, tmp_path: Path, cab: Command
+) -> None:
+    file, published = tmp_path / "lstf/ETTh1.csv", host.files[host.path("ETTh1.csv")]
+    file.parent.mkdir()
+    file.write_bytes(published.replace(b"x", b"y"))  # the same size and number of rows
+    assert cab("data", "download", "etth1", "--data-root", tmp_path).out == f"etth1 is ready in {tmp_path}/lstf\n"
+    assert file.read_bytes() == published
+    shown = cab("data", "download", "pcn", "--data-root", tmp_path, status=1).out
+    assert f"--data-root {tmp_path} --source DOWNLOADED_FILE_OR_FOLDER" in shown
 
 
 def test_a_run_downloads_data_and_tokenizers_only_if_it_is_configured_to(

@@ -13,7 +13,7 @@ from annotated_types import Interval
 
 from cab.config.compose import compose
 from cab.errors import UserError
-from cab.files.disk import sanitize_csv_cell, sanitize_table
+from cab.files.disk import sanitize_csv_cell
 from cab.registry.options import PositiveFloat, annotations_of, checked_options
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.runner.cell import Cell
@@ -56,10 +56,6 @@ def test_an_annotation_is_prepared_once_for_all_cells(monkeypatch):
     assert len(prepared) == 1
 
 
-def test_metadata_of_an_annotation_may_be_unhashable():
-    assert checked_options({"width": 3}, {"width": Annotated[int, ["a list"]]}) == {"width": 3}
-
-
 @pytest.mark.parametrize(
     ("kind", "value", "expected"),
     [
@@ -74,6 +70,7 @@ def test_metadata_of_an_annotation_may_be_unhashable():
         (bool, "off", False),
         (bool, "TRUE", True),
         (int, np.int64(3), 3),
+        (Annotated[int, ["a list that has no hash"]], 3, 3),
     ],
     ids=str,
 )
@@ -128,15 +125,8 @@ def test_an_annotation_of_the_type_checker_alone_is_not_checked():
 
 @pytest.mark.parametrize("formula", ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3", "=HYPERLINK(1)"])
 def test_a_spreadsheet_runs_nothing(formula):
-    import pandas as pd
-
+    """tests/cab/results/test_page.py has whole tables."""
     assert sanitize_csv_cell(formula) == f"'{formula}"
-    table = pd.DataFrame({"name": [formula, "abc", None], formula: [-1.5, 2.0, 3.0]})
-    text = sanitize_table(table).to_csv(index=False)
-    lines = text.splitlines()
-    assert all(not cell.strip('"').startswith(tuple("=@+")) for line in lines for cell in line.split(","))
-    assert "-1.5" in text
-    assert f"'{formula}" in lines[0]
 
 
 @pytest.mark.parametrize("harmless", ["-0.5", "+1e-3", "-", "abc(n=3)", "", 3, None, "-inf"])

@@ -99,18 +99,13 @@ def code(path: Path, name: str = "Mine") -> str:
 @pytest.mark.parametrize(
     ("name", "old", "new", "differs"),
     [
-        ("mine.py", "query * SCALE", "SCALE * query", True),
         ("mine.py", "(self, query):\n        return query", "(self, query, key=None):\n        return query", True),
-        ("mine.py", "class Mine(torch.nn.Module)", "class Mine(torch.nn.Identity)", True),
         ("mine.py", "from helper import SCALE", "from deeper import SCALE", True),
-        ("mine.py", 'if os.environ.get("NEVER_SET")', 'if not os.environ.get("SET")', True),
         ("mine.py", "    from helper import OFFSET", "    OFFSET = 1.0", True),
-        ("mine.py", "import torch\nfrom helper import SCALE", "from helper import SCALE\nimport torch", True),
         ("mine.py", "make(2.0)", "make(0.0)", True),
         ("mine.py", "class Other", "@staticmethod\ndef patch(): Mine.forward = None\n\n\nclass Other", True),
         ("mine.py", "What it computes.", "What it computes, read from __doc__.", True),
         ("helper.py", "from deeper import SCALE", "SCALE = 2.0", True),
-        ("helper.py", "OFFSET = 1.0", "OFFSET = 1", True),
         ("deeper.py", "2.0", "2", True),
         ("deeper.py", "SCALE = 2.0", "SCALE = 1.0\nSCALE = 2.0", True),
         ("lazy.py", "X = 1", "X = 2", True),
@@ -118,7 +113,6 @@ def code(path: Path, name: str = "Mine") -> str:
         ("mine.py", "", "", False),
         ("mine.py", "What it computes.", "What it is for.", False),
         ("mine.py", "import torch\n", "import torch  # the library\n\n", False),
-        ("mine.py", "query * SCALE", "(query * SCALE)", False),
         ("deeper.py", "SCALE = 2.0", 'SCALE = 2.0\n"""A factor."""', False),
     ],
 )
@@ -147,7 +141,7 @@ def test_it_does_not_depend_on_who_first_uses_a_public_name(tmp_path):
     (tmp_path / "mine.py").write_text("from cab import Attention\nclass Mine(Attention): pass\n")
     program = "from cab.registry.files import load_object; from cab.registry.program import code_of; {}; print({})"
     code = "code_of(load_object('mine.py:Mine'))"
-    before = ("import sys", "import attentions.gla", "from cab.registry.registries import ATTENTIONS; list(ATTENTIONS)")
+    before = ("import sys", "import attentions.gla; from cab.registry.registries import ATTENTIONS; list(ATTENTIONS)")
     codes = {run_python("-c", program.format(first, code), cwd=tmp_path).stdout for first in before}
     assert len(codes) == 1
     assert codes != {"\n"}
@@ -279,7 +273,7 @@ def test_the_position_of_a_module_says_whether_it_can_change_a_score(module, cou
 
 
 def test_the_contract_is_not_the_code(tmp_path):
-    """Copies of the package, in which a module of ``cab`` differs."""
+    """A copy of the package, in which modules of ``cab`` differ."""
     program = """
         import sys
         sys.path.insert(0, ".")
@@ -288,23 +282,25 @@ def test_the_contract_is_not_the_code(tmp_path):
         cls = type("ABCAttention", (), {"__module__": "attentions.abc"})  # as code_of_location, without torch
         print(code_of(cls), contract_of(cls), checks_hash())
     """
-    printed = []
-    for name, old, new in (
-        ("registry/options.py", "", ""),
-        ("registry/options.py", "has no value", "is missing"),
-        ("verification/on_demand/kernels.py", "MARGIN = 3.0", "MARGIN = 4.0"),
-        ("claims/__init__.py", "0.93", "0.94"),
-        ("padding.py", "import torch\n", "import torch\nX = 1\n"),
-    ):
-        copy = tmp_path / f"{len(printed)}"
-        shutil.copytree(CAB, copy / "cab", ignore=shutil.ignore_patterns("__pycache__"))
-        text = (copy / "cab" / name).read_text()
-        assert old in text
-        (copy / "cab" / name).write_text(text.replace(old, new) if old else text)
-        printed.append(run_python("-c", textwrap.dedent(program), cwd=copy).stdout.split())
-    original, message, on_demand, claim, contract = printed
-    assert message == on_demand == original
+    shutil.copytree(CAB, tmp_path / "cab", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def printed(changes: dict[str, tuple[str, str]]) -> list[str]:
+        """What the package prints with replacements in modules, which are undone."""
+        texts = {tmp_path / "cab" / name: (CAB / name).read_text() for name in changes}
+        for (path, text), (old, new) in zip(texts.items(), changes.values(), strict=True):
+            assert old in text
+            path.write_text(text.replace(old, new))
+        found = run_python("-c", textwrap.dedent(program), cwd=tmp_path).stdout.split()
+        for path, text in texts.items():
+            path.write_text(text)
+        return found
+
+    original = printed({})
+    message, on_demand = ("has no value", "is missing"), ("MARGIN = 3.0", "MARGIN = 4.0")
+    assert printed({"registry/options.py": message, "verification/on_demand/kernels.py": on_demand}) == original
+    claim = printed({"claims/__init__.py": ("0.93", "0.94")})
     assert [now == then for now, then in zip(claim, original, strict=True)] == [True, True, False]
+    contract = printed({"padding.py": ("import torch\n", "import torch\nX = 1\n")})
     assert [now == then for now, then in zip(contract, original, strict=True)] == [True, False, True]
 
 
@@ -326,10 +322,14 @@ def test_a_digest_is_of_the_content_whatever_the_time(write, monkeypatch):
     assert run_python("-c", program, cwd=path.parent).stdout == before
 
 
-def test_attentions_share_the_modules_that_they_import():
+def test_modules_are_of_the_project_and_so_are_the_kept_sources():
     modules = modules_of([ATTENTIONS.get("gla").cls])
     assert {"attentions.gla", "attentions.kernels.recurrence", "cab.attention", "cab.padding"} <= modules.keys()
     assert not {name for name in modules if name.startswith(("torch", "cab.cli", "cab.verification"))}
+    names: dict[Any, str] = {getattr(module, "__file__", None): name for name, module in list(sys.modules.items())}
+    kept = {names[path].partition(".")[0] for path in SOURCES if path in names}
+    assert {"cab", "attentions"} <= kept
+    assert not kept & {"torch", "numpy", "pytest", "yaml"}
 
 
 def test_an_import_that_fails_leaves_nothing(tmp_path):
@@ -343,6 +343,7 @@ def test_an_import_that_fails_leaves_nothing(tmp_path):
 def test_every_executed_module_that_can_change_a_score_is_in_the_program(tmp_path):
     """Compared with all modules of this project that a run has executed."""
     overrides = "task=lstf dataset=synthetic backbone=informer attention=abc pattern=NC preset=smoke"
+    overrides += " trainer.max_steps=1"
     program = f"""
         import sys
         from cab.config.compose import compose
@@ -356,10 +357,3 @@ def test_every_executed_module_that_can_change_a_score_is_in_the_program(tmp_pat
     executed, named = run_python("-c", textwrap.dedent(program), cwd=tmp_path).stdout.splitlines()[-2:]
     missing = {name for name in executed.split() if can_change_score(name)} - set(named.split())
     assert missing == set()
-
-
-def test_sources_are_of_the_modules_that_are_not_installed():
-    names: dict[Any, str] = {getattr(module, "__file__", None): name for name, module in list(sys.modules.items())}
-    kept = {names[path].partition(".")[0] for path in SOURCES if path in names}
-    assert {"cab", "attentions"} <= kept
-    assert not kept & {"torch", "numpy", "pytest", "yaml"}

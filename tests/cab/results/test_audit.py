@@ -13,24 +13,10 @@ from cab.results.audit import Interval, agreement, audit, deviation_of, normaliz
 AGREES, ROUNDING, CONTRADICTS, UNKNOWN = "agrees", "explained by rounding", "contradicts", "cannot be recomputed"
 
 
-COUNTS = {
-    "3": {AGREES: 15, ROUNDING: 7},
-    "6": {AGREES: 58, ROUNDING: 16},
-    "7": {AGREES: 14, ROUNDING: 6},
-    "8": {AGREES: 1, ROUNDING: 1, CONTRADICTS: 10},
-    "9": {AGREES: 13, ROUNDING: 5},
-    "10": {AGREES: 9, ROUNDING: 1},
-    "script": {CONTRADICTS: 1},
-    "11": {AGREES: 4, ROUNDING: 2, UNKNOWN: 30},
-    "12": {AGREES: 5, ROUNDING: 2, CONTRADICTS: 1, UNKNOWN: 9},
-}
-"""Verdicts of tables; tests/golden has every contradiction, with its cause."""
-
-
 def test_every_printed_number_has_a_verdict() -> None:
+    """Their number in each table, and every contradiction, is in tests/golden."""
     official = audit()
-    counts = {table: rows["agreement"].value_counts().to_dict() for table, rows in official.groupby("table")}
-    assert counts == COUNTS
+    assert len(official) == 210
     known = official[official["agreement"] != UNKNOWN]
     assert (known["low"] <= known["recomputed"]).all()
     assert (known["recomputed"] <= known["high"]).all()
