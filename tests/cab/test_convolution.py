@@ -27,12 +27,13 @@ PUBLISHED_WITH = {"comba", "deltanet", "deltaproduct", "gated_deltanet", "gated_
 WITHOUT_OWN_TOKEN = ("diag_attention", "mca", "stick_breaking")
 
 CASES = [
-    (entry.name, str(pattern))
+    pytest.param(entry.name, str(pattern), marks=pytest.mark.slow if pattern == "NS" and "CS" in entry.patterns else ())
     for entry in ATTENTIONS
     if "short_convolution" in entry.options
     for pattern in entry.patterns
     if not pattern.is_cross
 ]
+"""Those of pattern NS that have CS as well are slow: the heads of both are computed by the same code."""
 
 
 def test_layers_with_the_option_and_their_defaults() -> None:

@@ -124,9 +124,8 @@ def test_softmax_is_one_graph_where_its_kernels_run(selection: str | None, monke
     [
         ("gla", {}),
         ("local", {}),
-        ("vanilla", {}),
         ("vanilla", {"window": 5, "positions": "alibi"}),
-        ("deltaproduct", {}),
+        pytest.param("deltaproduct", {}, marks=pytest.mark.slow),
     ],
 )
 def test_a_layer_is_one_graph(name: str, options: dict[str, Any]) -> None:

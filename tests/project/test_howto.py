@@ -139,6 +139,7 @@ def test_each_command_names_a_program_that_the_tests_know() -> None:
     assert {options[0] for program, *options in words if program == "make"} <= {*targets}
 
 
+@pytest.mark.slow
 def test_the_bug_of_the_tutorial_fails_the_checks_that_it_names(tmp_path: Path) -> None:
     """The example without the two lines that use the key padding."""
     tutorial = PAGES["tutorials/your-first-attention.md"]

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from cab import build_attention
 from cab.analysis.dilution import effective_weights, mass_of_neighbors
-from cab.analysis.gradients import recorded, relative_deviation, score_gradients
+from cab.analysis.gradients import recorded, score_gradients
 from cab.analysis.subject import AnalyzedNetwork, subject_of
 from cab.cli.main import main
 from cab.files.text_table import read_csv
@@ -113,10 +113,6 @@ def test_gradients_stay_below_their_bounds(name: str) -> None:
     slots = [slot for _, slot in subject.attention_layers()]
     assert not any(slot.use_reference for slot in slots)
     assert all("reference" not in vars(getattr(slot, "form", slot)) for slot in slots)
-
-
-def test_relative_deviation() -> None:
-    assert relative_deviation([1.0, 3.0]) == pytest.approx(0.5)
 
 
 # --- the command --------------------------------------------------------------------------------------------

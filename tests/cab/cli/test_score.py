@@ -132,16 +132,13 @@ def test_a_lost_seed_has_one_number_and_one_text_in_every_form(tmp_path, cab):
     assert (board[column], board[f"{column}.seeds"], board["seeds"]) == (31, 2, 2)
     assert text in board["missing"]
     assert text in (out / "index.html").read_text()
-    for style, number in (("markdown", "31 ± 1.4"), ("latex", r"31 $\pm$ 1.4")):
-        shown = cab("leaderboard", str(own), "--format", style).out
-        assert number in shown
-        assert text in shown.replace("\\", "")
+    shown = cab("leaderboard", str(own), "--format", "latex").out
+    assert r"31 $\pm$ 1.4" in shown
+    assert text in shown.replace("\\", "")
     assert text in cab("score", str(own), "--score", "metrics").err
 
 
-@pytest.mark.parametrize(
-    "command", ["score", "score --score index --csv", "paper table3", "correlation", "leaderboard --format markdown"]
-)
+@pytest.mark.parametrize("command", ["score", "paper table3", "correlation", "leaderboard --format markdown"])
 def test_own_cells_of_preset_paper_meet_the_published_results(command, tmp_path, cab):
     """Finished cells of one task, which are no whole pattern."""
     place = {"task": "pcc", "dataset": "pcn", "config_variant": "", "backbone": "pointr", "preset": "paper"}
@@ -183,14 +180,15 @@ def test_correlation(cab):
 
 def test_own_and_published_results_in_one_call(records, cab):
     """Each source has the values that it has alone; names and a column distinguish them."""
-    own, published, both = (
-        csv_of(cab, "correlation", *sources, *OF_RESULTS)
-        for sources in ([str(records)], [PAPER], [str(records), PAPER])
-    )
-    keys = ["kind", "source", "pattern", "a", "b"]
-    alone = pd.concat([own, published])
-    frames = (frame[both.columns].sort_values(keys, ignore_index=True) for frame in (both, alone))
-    pd.testing.assert_frame_equal(*frames, check_dtype=False)
+    for command in (["score", "--score", "index"], ["correlation"]):
+        own, published, both = (
+            csv_of(cab, command[0], *sources, *command[1:], *OF_RESULTS)
+            for sources in ([str(records)], [PAPER], [str(records), PAPER])
+        )
+        alone = pd.concat([own, published])
+        keys = [name for name in ("kind", "source", "pattern", "task", "attention", "a", "b") if name in both]
+        frames = (frame[both.columns].sort_values(keys, ignore_index=True) for frame in (both, alone))
+        pd.testing.assert_frame_equal(*frames, check_dtype=False)
     assert "vanilla (published)" in cab("score", str(records), PAPER, "--score", "index").out
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cab.cli.main import main
 from cab.records.record import Record, Status
-from cab.records.verified import UNVERIFIED_LEGEND, VerifiedRow, note, read_rows, remembered, write_rows
+from cab.records.verified import UNVERIFIED_LEGEND, VerifiedRow, remembered, write_rows
 from cab.registry.files import load_object
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
@@ -129,16 +129,3 @@ def test_a_row_is_as_verified_as_the_least_of_its_runs(tmp_path: Path) -> None:
     assert verification_notes(results) == [UNVERIFIED_LEGEND, "the results do not record whether these are verified: c"]
     assert verification_notes(results[results["attention"] == "a"]) == []
     assert verification_notes(results.assign(source="published")) == []
-
-
-def test_a_quick_pass_never_replaces_a_full_one(tmp_path: Path) -> None:
-    """A full pass replaces a quick one, and other code replaces both; a failure removes the row."""
-    path = tmp_path / "verified.csv"
-    linear, abc = (ATTENTIONS.get(name).cls for name in ("linear", "abc"))
-    quick, full = (VerifiedRow.of_today("any", "NS", linear, quick=quick, reach={}) for quick in (True, False))
-    other = VerifiedRow.of_today("any", "NS", abc, quick=True, reach={})
-    for row, kept in ((quick, quick), (full, full), (quick, full), (other, other), (full, full)):
-        note(path, row, passed=True)
-        assert list(read_rows(path)) == [kept]
-    note(path, full, passed=False)
-    assert not list(read_rows(path))

@@ -119,17 +119,9 @@ def model(attention: str) -> LlamaForCausalLM:
     """A tiny Llama with grouped keys; its weights do not depend on the attention."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        vocab_size=50,
-        hidden_size=64,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=None,
-    )
+    sizes = {"vocab_size": 50, "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config = LlamaConfig(**sizes, **heads, pad_token_id=0, bos_token_id=1, eos_token_id=None)
     built = LlamaForCausalLM._from_config(config, attn_implementation=attention).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

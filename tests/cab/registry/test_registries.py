@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from cab import build_backbone
 from cab.errors import UserError
 from cab.registry.entries import AttentionEntry
 from cab.registry.outlines import Location, module_specs
@@ -120,8 +119,3 @@ def test_a_package_that_only_imports_what_it_registers(plugin):
     plugin("package_of_the_class", inner=declared("elsewhere"))
     registry = plugin("package_of_the_entry_point", __init__="import package_of_the_class.inner\n")
     assert registry.names() == ["elsewhere"]
-
-
-def test_a_backbone_without_the_pattern_names_those_that_it_has():
-    with pytest.raises(UserError, match=r"'gpt2' has no attention layer with pattern NS \(supported: CS\)"):
-        build_backbone("gpt2", attention="vanilla", pattern="NS", vocab_size=10)

@@ -111,6 +111,7 @@ def with_settings(record: Record, **others: Any) -> Record:
     return with_config(record, **config)
 
 
+@pytest.mark.slow
 def test_committed_anchors_are_of_committed_results(tmp_path: Path) -> None:
     written = tmp_path / "anchors.csv"
     write_anchors([record for folder in REFERENCE_DIRS for _, record in records_in(folder, [])], written)

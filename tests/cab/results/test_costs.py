@@ -19,16 +19,7 @@ from cab.records.record import Record
 from cab.registry.program import code_of
 from cab.registry.registries import ATTENTIONS
 from cab.results import costs
-from cab.results.costs import (
-    GROWS,
-    STATE,
-    MeasuredCost,
-    cost_of,
-    cost_path,
-    costs_in,
-    measured_costs,
-    read_costs,
-)
+from cab.results.costs import GROWS, STATE, MeasuredCost, cost_of, cost_path, costs_in, measured_costs, read_costs
 from cab.results.load import load_results
 from cab.results.suite_board import TIME, suite_of
 from cab.results.verdict import cost_texts

@@ -17,16 +17,7 @@ from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import hash_of
 from cab.records.record import Status, records_in
 from cab.results.load import load, load_results
-from cab.results.retained import (
-    MIN_SEEDS,
-    Judged,
-    baselines_of,
-    gains_of,
-    gains_table,
-    judged,
-    suite_runs,
-    unscored,
-)
+from cab.results.retained import MIN_SEEDS, Judged, baselines_of, gains_of, gains_table, judged, suite_runs, unscored
 from cab.results.statistics import Verdict
 from cab.results.verdict import frame_of
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, value_record, with_config

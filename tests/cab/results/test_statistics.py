@@ -10,15 +10,7 @@ from scipy import stats
 
 from cab.results.guards import comparable
 from cab.results.index import Scores, order_table, score
-from cab.results.statistics import (
-    Estimate,
-    Verdict,
-    difference,
-    holm,
-    judge_pairs,
-    upper_bounds,
-    weighted_sum,
-)
+from cab.results.statistics import Estimate, Verdict, difference, holm, judge_pairs, upper_bounds, weighted_sum
 from tests.helpers.made_records import index_of, mine, table
 
 

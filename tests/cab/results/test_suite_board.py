@@ -9,23 +9,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from cab.records.files import REFERENCE_DIRS
 from cab.registry.registries import ATTENTIONS
 from cab.results import page
 from cab.results.costs import suite_state, suite_states
 from cab.results.figures import frontier
 from cab.results.load import load_results
-from cab.results.suite_board import (
-    Suite,
-    families,
-    main_sentence,
-    suite_csv,
-    suite_of,
-)
-from cab.results.table import write_csv
+from cab.results.suite_board import Suite, families, main_sentence, suite_of
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
-
-OUTPUT = Path(__file__).parents[2] / "golden" / "output"
 
 
 @pytest.fixture
@@ -85,12 +75,6 @@ def test_own_rows_that_change_no_sentence(folders: list[Path]) -> None:
     suite = made(folders)
     assert suite.board.set_index("attention")["own"]["rfa"]
     assert main_sentence(suite) == before
-
-
-def test_the_table_of_the_reference_results_is_the_stored_one(tmp_path: Path) -> None:
-    """tests/golden has it, and compares that of `cab leaderboard results/core` with it."""
-    write_csv(suite_csv(made(REFERENCE_DIRS).board), tmp_path / "suite.csv")
-    assert (tmp_path / "suite.csv").read_text() == (OUTPUT / "leaderboard_core_suite.csv").read_text()
 
 
 def test_the_frontier() -> None:
