@@ -29,11 +29,11 @@ def gated(cls: type[Attention], pattern: str) -> Attention:
 
 @pytest.mark.parametrize("cls", [Gated, Recomputed])
 @pytest.mark.parametrize("pattern", [Pattern.CS, Pattern.CC])
-def test_extras_reach_decoding(cls: type[Attention], pattern: Pattern) -> None:
+def test_extras_reach_decoding(cls, pattern):
     assert_decodes(gated(cls, pattern), 11, 7, (4, 1))
 
 
-def test_initial_weights_of_the_output_gate() -> None:
+def test_initial_weights_of_the_output_gate():
     """Xavier uniform with gain 1/sqrt(2), as the projections of queries, keys and values."""
     module = build_attention("linear", pattern="CS", embed_dim=64, num_heads=4, output_gate=True)
     bound = (3 / 128) ** 0.5
@@ -42,14 +42,14 @@ def test_initial_weights_of_the_output_gate() -> None:
         assert 0.95 * bound < linear.weight.abs().max().item() <= bound
 
 
-def test_state_is_measured_by_decoding() -> None:
+def test_state_is_measured_by_decoding():
     constant, recomputed = gated(Gated, "CS"), gated(Recomputed, "CS")
     assert state_bytes(constant, 5) == state_bytes(constant, 50) == WIDTH * (WIDTH // HEADS + 1) * 8
     assert state_bytes(recomputed, 50) - state_bytes(recomputed, 49) == WIDTH * 8 + 1
 
 
 @pytest.mark.usefixtures("registers")
-def test_an_attention_learns_its_depth() -> None:
+def test_an_attention_learns_its_depth():
     register_attention("deep", patterns="NS CS NC CC", complexity="n^2", paper="a test")(Deep)
     sizes = {"pattern": "CS", "embed_dim": WIDTH, "num_heads": HEADS}
     assert build_attention("deep", **sizes).layer_position == LayerPosition(0, 1)
@@ -59,13 +59,13 @@ def test_an_attention_learns_its_depth() -> None:
     assert [slot.layer_position for slot in slots] == [LayerPosition(i, 3) for i in range(3)]
 
 
-def test_lengths_count_real_tokens() -> None:
+def test_lengths_count_real_tokens():
     hidden = torch.tensor([[False, True, False], [True, True, True]])
     assert lengths(torch.zeros(2, 3, 4), hidden).tolist() == [2, 0]
     assert lengths(torch.zeros(2, 7, 3, 4), None).tolist() == [3, 3]
 
 
-def test_step_refuses_more_than_a_token() -> None:
+def test_step_refuses_more_than_a_token():
     module = gated(Gated, "CS")
     with pytest.raises(UserError, match="reads one token"):
         module.step(torch.zeros(2, 2, WIDTH), module.init_state(2))

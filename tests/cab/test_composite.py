@@ -30,7 +30,7 @@ STACKS = [
 
 
 @pytest.mark.parametrize(("name", "pattern", "options"), STACKS)
-def test_a_stack_keeps_the_contract_of_an_attention(name: str, pattern: str, options: Any) -> None:
+def test_a_stack_keeps_the_contract_of_an_attention(name, pattern, options):
     module = make(name, pattern, **options)
     assert_forms_agree(module, 11, 7)
     assert_padding_is_nothing(module, 11, 7)
@@ -40,7 +40,7 @@ def test_a_stack_keeps_the_contract_of_an_attention(name: str, pattern: str, opt
         assert_decodes(module, 11, 7, (4, 1))
 
 
-def test_a_layer_is_the_sum_of_its_attentions_and_a_stack_has_residual_connections() -> None:
+def test_a_layer_is_the_sum_of_its_attentions_and_a_stack_has_residual_connections():
     x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
     layer: Any = make("local+linear", "CS")
     stack: Any = make("local,linear", "CS")
@@ -50,7 +50,7 @@ def test_a_layer_is_the_sum_of_its_attentions_and_a_stack_has_residual_connectio
     torch.testing.assert_close(stack(x), local(x) + linear(x + local(x)))
 
 
-def test_parts_get_their_options_and_the_position_of_their_layer() -> None:
+def test_parts_get_their_options_and_the_position_of_their_layer():
     def build(index: int, name: str = "differential*2,diag_attention+differential") -> Any:
         options: dict[str, Any] = {"diag_attention": {"block_size": 3}} if "+" in name else {}
         options |= {"embed_dim": WIDTH, "num_heads": HEADS, "layer_position": LayerPosition(index, 6)}
@@ -63,6 +63,6 @@ def test_parts_get_their_options_and_the_position_of_their_layer() -> None:
     assert differential.initial > alone.initial
 
 
-def test_the_state_of_a_composite_has_constant_size_if_those_of_its_parts_have() -> None:
+def test_the_state_of_a_composite_has_constant_size_if_those_of_its_parts_have():
     assert make("gla+linear", "CS").has_constant_size_state
     assert not make("gla+vanilla", "CS").has_constant_size_state

@@ -1,7 +1,5 @@
 """Short convolutions as an option of every layer that computes from projected heads."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -36,7 +34,7 @@ CASES = [
 """Those of pattern NS that have CS as well are slow: the heads of both are computed by the same code."""
 
 
-def test_layers_with_the_option_and_their_defaults() -> None:
+def test_layers_with_the_option_and_their_defaults():
     defaults = {entry.name: entry.options.get("short_convolution") for entry in ATTENTIONS}
     assert {name for name, size in defaults.items() if size is None} == WITHOUT
     assert {name: size for name, size in defaults.items() if size} == dict.fromkeys(PUBLISHED_WITH, 4)
@@ -44,7 +42,7 @@ def test_layers_with_the_option_and_their_defaults() -> None:
     assert gated == {n for n in set(defaults) - WITHOUT if not issubclass(ATTENTIONS.get(n).cls, Recurrent)} | {"mla"}
 
 
-def test_readable_convolution() -> None:
+def test_readable_convolution():
     convolution = ShortConvolution(3, 5, 4, bias=True).double()
     x = torch.randn(2, 3, 9, 5, dtype=torch.float64)
     output, last = convolution(x, convolution.init_decode_state(2, x), None)
@@ -53,7 +51,7 @@ def test_readable_convolution() -> None:
 
 
 @pytest.mark.parametrize(("name", "pattern"), CASES)
-def test_any_layer_with_a_short_convolution(name: str, pattern: str) -> None:
+def test_any_layer_with_a_short_convolution(name, pattern):
     """Outputs, gradients, padding and decoding, and the previous token has an effect on the heads."""
     module = make(name, pattern, short_convolution=3).eval()
     assert_forms_agree(module, 29, 29)
@@ -68,12 +66,12 @@ def test_any_layer_with_a_short_convolution(name: str, pattern: str) -> None:
     ("name", "pattern", "size"),
     [("vanilla", "NC", 4), ("vanilla", "CC", 4), ("vanilla", "CS", 1), ("gla", "CS", 1), ("linear", "NS", -1)],
 )
-def test_refused(name: str, pattern: str, size: int) -> None:
+def test_refused(name, pattern, size):
     with pytest.raises(UserError, match="short_convolution"):
         build_attention(name, pattern=pattern, embed_dim=24, num_heads=3, short_convolution=size)
 
 
-def test_a_layer_without_heads_has_no_such_option() -> None:
+def test_a_layer_without_heads_has_no_such_option():
     with pytest.raises(UserError, match="has no option 'short_convolution'"):
         build_attention("fnet", pattern="NS", embed_dim=24, num_heads=3, short_convolution=4)
     with pytest.raises(UserError, match="short_convolution is not supported in FNetAttention"):

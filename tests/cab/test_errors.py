@@ -39,7 +39,7 @@ CIRCLE.__cause__ = caused(ValueError("b"), CIRCLE)
         (CIRCLE, "a: b: a: b"),
     ],
 )
-def test_the_reason_is_one_line(error: BaseException, text: str) -> None:
+def test_the_reason_is_one_line(error, text):
     assert first_line(error) == text
 
 
@@ -54,7 +54,7 @@ def test_the_reason_is_one_line(error: BaseException, text: str) -> None:
         ("zzz", ["abc"], None),
     ],
 )
-def test_the_nearest_name_is_found_in_any_case(name: str, known: list[str], near: str | None) -> None:
+def test_the_nearest_name_is_found_in_any_case(name, known, near):
     assert nearest_name(name, known) == near
 
 
@@ -68,5 +68,5 @@ def test_the_nearest_name_is_found_in_any_case(name: str, known: list[str], near
         (["XY", *map(str, range(20))], "unknown part 'xyz': did you mean 'XY'? Nearest of 21: XY, "),
     ],
 )
-def test_an_unknown_name_has_one_colon_before_its_hint(known: list[str], text: str) -> None:
+def test_an_unknown_name_has_one_colon_before_its_hint(known, text):
     assert str(unknown_name("part", "xyz", known)).startswith(text)

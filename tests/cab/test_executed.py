@@ -1,7 +1,5 @@
 """The sources that a process executed are kept: of the project, and of installed packages that provide plug-ins."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path
@@ -12,9 +10,7 @@ from cab import executed
 
 
 @pytest.mark.parametrize("included", ["plugged_package", "plugged_package.attentions", ""])
-def test_an_installed_package_is_kept_if_it_has_plug_ins(
-    included: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_package_is_kept_if_it_has_plug_ins(included, tmp_path, monkeypatch):
     folder = tmp_path / "site-packages" / "plugged_package"
     folder.mkdir(parents=True)
     for name in ("__init__.py", "attentions.py"):
@@ -32,7 +28,7 @@ def test_an_installed_package_is_kept_if_it_has_plug_ins(
     assert kept == ({"__init__.py", "attentions.py"} if included else set())
 
 
-def test_a_foreign_module_sees_a_builtin_that_a_test_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_foreign_module_sees_a_builtin_that_a_test_replaces(tmp_path, monkeypatch):
     (tmp_path / "asking.py").write_text("def ask():\n    return input()\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("builtins.input", lambda: "yes")

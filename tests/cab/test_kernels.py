@@ -26,7 +26,7 @@ X = torch.ones(3)
 
 
 @pytest.fixture
-def doubling(monkeypatch: pytest.MonkeyPatch) -> Operation[..., Tensor]:
+def doubling(monkeypatch):
     """An operation whose backends have another sign: one for long vectors, and one of CUDA."""
     monkeypatch.setattr(kernels, "_OPERATIONS", {})
     limits: dict[str, Any] = {"device": "cpu", "dtypes": (torch.float32,)}
@@ -35,7 +35,7 @@ def doubling(monkeypatch: pytest.MonkeyPatch) -> Operation[..., Tensor]:
     return Operation("doubling", double, Backend("fla", negated, **limits), Backend("triton", negated))
 
 
-def test_the_first_backend_that_does_not_refuse_computes(doubling: Operation[..., Tensor]) -> None:
+def test_the_first_backend_that_does_not_refuse_computes(doubling):
     with used() as uses, used() as inner:
         assert torch.equal(doubling(X, factor=3), -3 * X)
         assert torch.equal(doubling(X.double()), 2 * X.double())
@@ -49,7 +49,7 @@ def test_the_first_backend_that_does_not_refuse_computes(doubling: Operation[...
     assert uses.counts["doubling"].total() == 4
 
 
-def test_a_named_backend_computes_or_refuses(doubling: Operation[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_backend_computes_or_refuses(doubling, monkeypatch):
     """It also computes what it declines unless it is named; an operation without it is computed by its reference.
 
     A type that is not that of the layer is no reason to refuse.
@@ -73,14 +73,12 @@ def test_a_named_backend_computes_or_refuses(doubling: Operation[..., Tensor], m
     assert kernels.backends() == {"doubling": ("fla", "triton", "pytorch"), "other": ("flex", "pytorch")}
 
 
-def test_what_declines_is_not_asked_whether_it_refuses(
-    doubling: Operation[..., Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_declines_is_not_asked_whether_it_refuses(doubling, monkeypatch):
     monkeypatch.setattr(doubling.backends[0], "refuses", lambda *_, **__: pytest.fail("asked"))
     assert torch.equal(doubling(X[:2]), 2 * X[:2])
 
 
-def test_where_torch_is_deterministic(doubling: Operation[..., Tensor]) -> None:
+def test_where_torch_is_deterministic(doubling):
     torch.use_deterministic_algorithms(True)
     try:
         assert torch.equal(doubling(X), 2 * X)
@@ -90,12 +88,12 @@ def test_where_torch_is_deterministic(doubling: Operation[..., Tensor]) -> None:
 
 @pytest.mark.usefixtures("doubling")
 @pytest.mark.parametrize("selection", ["fls", {"doubling": "flash"}, {"halving": "fla"}])
-def test_unknown_names(selection: kernels.Selection) -> None:
+def test_unknown_names(selection):
     with pytest.raises(UserError, match="unknown kernels"), use(selection):
         pass
 
 
-def test_compiled_operations_are_counted_where_they_are_traced(doubling: Operation[..., Tensor]) -> None:
+def test_compiled_operations_are_counted_where_they_are_traced(doubling):
     torch.compiler.reset()
     compiled = torch.compile(doubling.__call__, fullgraph=True, backend="eager")
     with used() as uses:
@@ -106,7 +104,7 @@ def test_compiled_operations_are_counted_where_they_are_traced(doubling: Operati
 
 
 @pytest.mark.parametrize("selection", [None, "flash"])
-def test_softmax_is_one_graph_where_its_kernels_run(selection: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_softmax_is_one_graph_where_its_kernels_run(selection, monkeypatch):
     """As on CUDA: torch has a flash kernel for CPUs, too."""
     run_on_a_cpu("flash", monkeypatch)
     module, x = build_attention("vanilla", pattern="CS", embed_dim=32, num_heads=2).eval(), torch.randn(2, 70, 32)
@@ -128,7 +126,7 @@ def test_softmax_is_one_graph_where_its_kernels_run(selection: str | None, monke
         pytest.param("deltaproduct", {}, marks=pytest.mark.slow),
     ],
 )
-def test_a_layer_is_one_graph(name: str, options: dict[str, Any]) -> None:
+def test_a_layer_is_one_graph(name, options):
     module, x = build_attention(name, pattern="CS", embed_dim=32, num_heads=2, **options).eval(), torch.randn(2, 70, 32)
     torch.compiler.reset()
     compiled = torch.compile(module, fullgraph=True, backend="eager")

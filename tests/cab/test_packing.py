@@ -24,16 +24,16 @@ def softmax(pattern: str) -> VanillaAttention:
 
 
 @pytest.mark.parametrize("pattern", list(Pattern))
-def test_each_sequence_gives_what_it_gives_alone(pattern: Pattern) -> None:
+def test_each_sequence_gives_what_it_gives_alone(pattern):
     """Outputs, gradients, auxiliary losses, and prompts before decoding."""
     assert failures(Sharpened, pattern, ["packed"]) == {}
 
 
-def test_no_targets_at_all() -> None:
+def test_no_targets_at_all():
     assert softmax("NS").forward_packed(torch.empty(0, WIDTH), query_cu_seqlens=cumulative(0, 0)).shape == (0, WIDTH)
 
 
-def test_groups_contain_little_padding() -> None:
+def test_groups_contain_little_padding():
     lengths = [512, 500, 490, 90, 80, 7, 3, 0]
     assert list(_groups([(n, 0) for n in lengths])) == [[0, 1, 2], [3, 4, 5], [6]]
 
@@ -48,12 +48,12 @@ def test_groups_contain_little_padding() -> None:
         (torch.tensor([[0, 5]]), "must be integers"),
     ],
 )
-def test_lengths_that_do_not_fit(lengths: Tensor, message: str) -> None:
+def test_lengths_that_do_not_fit(lengths, message):
     with pytest.raises(UserError, match=message):
         softmax("NS").forward_packed(torch.zeros(5, WIDTH), query_cu_seqlens=lengths)
 
 
-def test_sources_that_do_not_fit() -> None:
+def test_sources_that_do_not_fit():
     module, x = softmax("NC"), torch.zeros(5, WIDTH)
     with pytest.raises(UserError, match="belong together"):
         module.forward_packed(x, x, x, query_cu_seqlens=cumulative(5))

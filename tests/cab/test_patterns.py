@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from cab import Pattern, UserError
@@ -9,7 +7,7 @@ CELL = ["task=lstf", "dataset=synthetic", "attention=abc", "preset=smoke"]
 
 
 @pytest.mark.parametrize("pattern", Pattern)
-def test_a_pattern_is_named_in_words_too(pattern: Pattern) -> None:
+def test_a_pattern_is_named_in_words_too(pattern):
     words = f"{'causal' if pattern.is_causal else 'noncausal'}_{'cross' if pattern.is_cross else 'self'}"
     assert Pattern.parse(words) is Pattern.parse(str(pattern)) is Pattern.parse(pattern) is pattern
 
@@ -18,7 +16,7 @@ def test_a_pattern_is_named_in_words_too(pattern: Pattern) -> None:
     ("name", "near"),
     [("cs", "CS"), ("Noncausal_Self", "noncausal_self"), ("causal", "causal_self"), ("", ""), ("XYZ", "")],
 )
-def test_an_unknown_name_is_refused_with_those_that_exist(name: str, near: str) -> None:
+def test_an_unknown_name_is_refused_with_those_that_exist(name, near):
     hint = (
         f"': did you mean '{near}'? Known: CC, CS, NC, NS, causal_" if near else r"' \(known: CC, CS, NC, NS, causal_"
     )
@@ -26,6 +24,6 @@ def test_an_unknown_name_is_refused_with_those_that_exist(name: str, near: str) 
         Pattern.parse(name)
 
 
-def test_both_names_are_the_same_run() -> None:
+def test_both_names_are_the_same_run():
     assert compose([*CELL, "pattern=noncausal_cross"]) == compose([*CELL, "pattern=NC"])
     assert "pattern=NC,CS" in check_overrides([*CELL, "pattern=noncausal_cross,CS"], sweep=True)

@@ -40,7 +40,7 @@ class Centroid(TrainableModule):
         return {"rate": ParamGroupOverride(learning_rate=0.5, weight_decay=0.0)}
 
 
-def test_losses_are_means_over_real_targets_and_are_given_once() -> None:
+def test_losses_are_means_over_real_targets_and_are_given_once():
     module = Centroid()
     x = torch.tensor([[1.0, 2.0, 100.0], [3.0, 100.0, 100.0]])
     hidden = torch.tensor([[False, False, True], [False, True, True]])
@@ -52,7 +52,7 @@ def test_losses_are_means_over_real_targets_and_are_given_once() -> None:
     assert auxiliary_loss(module) is None
 
 
-def test_nothing_is_gathered_in_evaluation() -> None:
+def test_nothing_is_gathered_in_evaluation():
     module = Centroid().eval()
     module(torch.ones(1, 1))
     assert auxiliary_loss(module) is None
@@ -60,7 +60,7 @@ def test_nothing_is_gathered_in_evaluation() -> None:
     assert module.mean == 0.0
 
 
-def test_buffers_learn_once_a_step_from_all_its_passes() -> None:
+def test_buffers_learn_once_a_step_from_all_its_passes():
     module = Centroid()
     module(torch.tensor([[2.0, 4.0]]))
     module(torch.tensor([[9.0]]))
@@ -71,7 +71,7 @@ def test_buffers_learn_once_a_step_from_all_its_passes() -> None:
     assert module.mean == 5.0
 
 
-def test_activations_formed_anew_add_no_loss_and_no_statistics() -> None:
+def test_activations_formed_anew_add_no_loss_and_no_statistics():
     x = torch.tensor([[0.5, -0.25]])
     results = []
     for again in (False, True):
@@ -86,7 +86,7 @@ def test_activations_formed_anew_add_no_loss_and_no_statistics() -> None:
     torch.testing.assert_close(*results)
 
 
-def test_parameters_have_the_rates_of_their_rules() -> None:
+def test_parameters_have_the_rates_of_their_rules():
     model = nn.Sequential(nn.Linear(2, 2), Centroid())
     plain, own = parameter_groups(model, learning_rate=0.1, weight_decay=0.01)
     assert (plain["lr"], plain["weight_decay"], len(plain["params"])) == (0.1, 0.01, 3)
@@ -94,7 +94,7 @@ def test_parameters_have_the_rates_of_their_rules() -> None:
     assert own["params"] == [model[1].rate]
 
 
-def test_a_rule_for_no_parameter_is_named() -> None:
+def test_a_rule_for_no_parameter_is_named():
     module = Centroid()
     del module.rate
     with pytest.raises(ValueError, match="overrides 'rate', which is not one of its parameters"):

@@ -45,7 +45,7 @@ def output(command: str) -> str:
 
 
 @pytest.mark.parametrize("folder", COMMITTED_DIRS, ids=lambda folder: folder.name)
-def test_every_committed_record_is_found(folder: Path) -> None:
+def test_every_committed_record_is_found(folder):
     """The configuration of every committed record, with the options of today, still has the hash of the record."""
     cells: dict[str, Cell] = {}
     for _, record in records_in(folder, []):
@@ -59,13 +59,13 @@ def test_every_committed_record_is_found(folder: Path) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "paper_audit" else pytest.mark.slow) for name in TABLES]
 )
-def test_tables_of_commands(name: str) -> None:
+def test_tables_of_commands(name):
     compare(f"{name}.txt", output(TABLES[name]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", [folder.name for folder in COMMITTED_DIRS])
-def test_tables_of_the_leaderboard(folder: str, tmp_path: Path) -> None:
+def test_tables_of_the_leaderboard(folder, tmp_path):
     """The committed table of each set, and that of the suite."""
     output(f"leaderboard results/{folder} --out {tmp_path}")
     committed_table = ROOT / "results" / folder / "leaderboard.csv"

@@ -69,7 +69,7 @@ def install(page: str, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", PACKAGES)
-def test_a_package_trains_scores_and_appears_on_the_leaderboard(guide: str, tmp_path: Path) -> None:
+def test_a_package_trains_scores_and_appears_on_the_leaderboard(guide, tmp_path):
     page = PAGES[f"howto/{guide}.md"]
     shown, columns = PACKAGES[guide]
     install(page, tmp_path)
@@ -94,9 +94,7 @@ def test_a_package_trains_scores_and_appears_on_the_leaderboard(guide: str, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [name for name in PAGES if Path(name).stem not in PACKAGES])
-def test_the_commands_of_a_page_run_one_after_another_and_then_its_programs(
-    page: str, tmp_path: Path, official_layout: Path
-) -> None:
+def test_the_commands_of_a_page_run_one_after_another_and_then_its_programs(page, tmp_path, official_layout):
     for name, content in {"gated_mean.py": EXAMPLE, **files(PAGES[page])}.items():
         if "/" not in name:
             (tmp_path / name).write_text(content)
@@ -115,14 +113,14 @@ def test_the_commands_of_a_page_run_one_after_another_and_then_its_programs(
 
 
 @pytest.mark.slow
-def test_the_verdict_of_the_guide_is_what_the_command_prints() -> None:
+def test_the_verdict_of_the_guide_is_what_the_command_prints():
     printed = " ".join(cab("score", "--attention", "deltanet", cwd=ROOT).stdout.split())
     [block] = blocks(PAGES["howto/suite.md"], "text")
     assert [line for line in block.splitlines() if " ".join(line.split()) not in printed] == []
 
 
 @pytest.mark.slow
-def test_the_commands_that_download_and_verify_data_run(samples: Path, tmp_path: Path) -> None:
+def test_the_commands_that_download_and_verify_data_run(samples, tmp_path):
     """From the samples: no test contacts the official host."""
     commands = [command for page in PAGES.values() for command in commands_of(page)]
     commands = [command for command in commands if command.startswith((DOWNLOAD, VERIFY_FILES))]
@@ -132,7 +130,7 @@ def test_the_commands_that_download_and_verify_data_run(samples: Path, tmp_path:
         run_shown(command.replace("DATA", str(tmp_path)) + source, tmp_path)
 
 
-def test_each_command_names_a_program_that_the_tests_know() -> None:
+def test_each_command_names_a_program_that_the_tests_know():
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     words = [command.split() for page in PAGES.values() for command in commands_of(page) if command]
     assert {program for program, *_ in words} <= {*PROGRAMS, *OTHER_PROGRAMS}
@@ -140,7 +138,7 @@ def test_each_command_names_a_program_that_the_tests_know() -> None:
 
 
 @pytest.mark.slow
-def test_the_bug_of_the_tutorial_fails_the_checks_that_it_names(tmp_path: Path) -> None:
+def test_the_bug_of_the_tutorial_fails_the_checks_that_it_names(tmp_path):
     """The example without the two lines that use the key padding."""
     tutorial = PAGES["tutorials/your-first-attention.md"]
     [claimed] = re.findall(r"GatedMean NS: \d+ checks, \d+ failed: (.*)", tutorial)

@@ -44,12 +44,12 @@ def faults(text: str) -> list[str]:
     return found + [f"{length} words: {one[:120]}" for one, length in lengths.items() if length > MOST_WORDS]
 
 
-def test_pages() -> None:
+def test_pages():
     found = {page: [fault for each in paragraphs(page.read_text()) for fault in faults(each)] for page in PAGES}
     assert {page: of_page for page, of_page in found.items() if of_page} == {}
 
 
-def test_documents_stay_short() -> None:
+def test_documents_stay_short():
     """In all at most 26,000 words, and a page 1,200, without what programs write between markers; the README fits."""
     pages = {page: page.read_text() for page in committed("docs/**/*.md")}
     written = {

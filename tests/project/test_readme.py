@@ -6,7 +6,6 @@ import importlib
 import re
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -32,7 +31,7 @@ def commands_in_order() -> list[str]:
     return [c for part in parts for c in commands_of(part) or re.findall(r"`(cab [a-z]+ [^`]+)`", part)]
 
 
-def test_its_first_screen_names_the_seven_tasks_as_they_are_registered() -> None:
+def test_its_first_screen_names_the_seven_tasks_as_they_are_registered():
     """Of each task: backbones, data sets but the generated ones, and patterns; those of Table 3 are bold."""
     table = re.findall(r"^\| (\w+) \| [\w -]+ \| (`.*?) \| (`.*?) \| (.*?) \|$", FIRST_SCREEN, re.MULTILINE)
     assert [row[0] for row in table] == ["TTS", "Sum", "LSTF", "PCC", "LM", "MLM", "SR"]
@@ -50,7 +49,7 @@ def test_its_first_screen_names_the_seven_tasks_as_they_are_registered() -> None
 
 
 @pytest.mark.slow
-def test_its_commands_run_one_after_another(tmp_path: Path) -> None:
+def test_its_commands_run_one_after_another(tmp_path):
     (tmp_path / "gated_mean.py").write_text(EXAMPLE)
     commands = runnable(commands_in_order())
     assert len(commands) == len(set(commands)) >= 18
@@ -72,7 +71,7 @@ def test_its_commands_run_one_after_another(tmp_path: Path) -> None:
     assert re.search(r"^(† )?GatedMean .*\d\.\d", mine, re.MULTILINE)
 
 
-def test_its_python_expression_builds_an_attention() -> None:
+def test_its_python_expression_builds_an_attention():
     [expression] = re.findall(r"`(cab\.build_attention\(.*?\))`", README)
     attention = eval(expression, {"cab": importlib.import_module("cab")})
     tokens = torch.randn(2, 5, 64)
@@ -82,7 +81,7 @@ def test_its_python_expression_builds_an_attention() -> None:
         torch.testing.assert_close(step, attention(tokens)[:, index], atol=1e-4, rtol=1e-4)
 
 
-def test_its_counts_of_attentions_are_those_of_the_registry() -> None:
+def test_its_counts_of_attentions_are_those_of_the_registry():
     text = " ".join(FIRST_SCREEN.split())
     tested = [entry.name for entry in ATTENTIONS if entry.name not in ("none", "eager", "flash")]
     assert f"[{len(tested)} that it contains]" in text
@@ -92,7 +91,7 @@ def test_its_counts_of_attentions_are_those_of_the_registry() -> None:
     assert f"NS and NC, {sum('CC' in patterns for patterns in cross)} of them also CC" in text
 
 
-def test_its_results_are_those_of_the_committed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_results_are_those_of_the_committed_records(tmp_path, monkeypatch):
     """If this fails, run ``python -m tools.site.readme_figure``."""
     committed = {name: getattr(readme_figure, name) for name in ("README", "PAPER", "FIGURE")}
     for name, path in committed.items():
@@ -112,7 +111,7 @@ def test_its_results_are_those_of_the_committed_records(tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow
-def test_its_example_is_short_and_correct(tmp_path: Path) -> None:
+def test_its_example_is_short_and_correct(tmp_path):
     assert len([line for line in EXAMPLE.splitlines() if line]) <= 14
     (tmp_path / "gated_mean.py").write_text(EXAMPLE)
     process = cab("verify", "gated_mean.py:GatedMean", "--csv", *UNTIMED_OPTION, cwd=tmp_path)
@@ -121,7 +120,7 @@ def test_its_example_is_short_and_correct(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_runs_outside_the_checkout(tmp_path: Path) -> None:
+def test_the_wheel_runs_outside_the_checkout(tmp_path):
     """Build it, unpack it into a folder of its own, and start it with nothing of the checkout on the path."""
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
     process = run([*build, str(ROOT)], tmp_path)

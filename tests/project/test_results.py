@@ -20,21 +20,21 @@ FILES = (
 )
 
 
-def test_only_listed_results_are_committed() -> None:
+def test_only_listed_results_are_committed():
     """By the first column of the table of results/README.md."""
     rows = re.findall(r"^\| (`.*?) \|", (ROOT / "results/README.md").read_text(), flags=re.MULTILINE)
     listed = {name for row in rows for name in re.findall(r"`([\w.]+)`", row)} | {"README.md"}
     assert {path.relative_to(ROOT / "results").parts[0] for path in committed("results/**/*", "results/*")} == listed
 
 
-def test_results_name_no_folder_of_a_machine() -> None:
+def test_results_name_no_folder_of_a_machine():
     """An absolute path, as in a message of a library that is installed in an unusual place."""
     tables = [path for path in committed("results/**/*", "results/*") if path.suffix in (".csv", ".json", ".jsonl")]
     found = [path for path in tables if re.search(r"(?:^|[\s('\"=,])/\w+/\w+", path.read_text(), re.MULTILINE)]
     assert found == []
 
 
-def test_every_file_is_named_by_another() -> None:
+def test_every_file_is_named_by_another():
     """Data, helpers, scripts and pictures that no program, test or page names are leftovers."""
     named_in: dict[str, set[Path]] = defaultdict(set)
     for path in committed("**/*"):

@@ -36,7 +36,7 @@ def name(page: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     process = run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)], ROOT)
     assert process.returncode == 0, process.stderr
@@ -44,7 +44,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_it_builds_and_needs_no_network(site: Path) -> None:
+def test_it_builds_and_needs_no_network(site):
     for page in (*PAGES, NOTEBOOK.with_suffix(".md"), DOCS / "contributing.md", DOCS / "changelog.md"):
         html = (site / page.relative_to(DOCS)).with_suffix(".html").read_text()
         assert not re.search(r'<(?:script|img|iframe)[^>]*src="?(?:https?:)?//', html), page
@@ -53,7 +53,7 @@ def test_it_builds_and_needs_no_network(site: Path) -> None:
     assert 'src="data:image/png' in (site / "tutorials/first-hour.html").read_text()
 
 
-def test_every_failed_check_of_a_model_type_has_a_cause() -> None:
+def test_every_failed_check_of_a_model_type_has_a_cause():
     """And no cause names a type or a check that does not fail."""
     rows = [row for row in read_csv(ROOT / "results" / "model_types.csv") if row["result"] != "holds"]
     failed = {(row["type"], check): row for row in rows for check in row["failed"].split() or [""]}
@@ -64,13 +64,13 @@ def test_every_failed_check_of_a_model_type_has_a_cause() -> None:
             assert any(fnmatch(pair[1], pattern) for pair in failed if pair[0] in cause["types"].split()), pattern
 
 
-def test_every_generated_part_is_found() -> None:
+def test_every_generated_part_is_found():
     for page in PAGES:
         assert len(docs_pages.PART.findall(page.read_text())) == page.read_text().count("<!-- generated: ")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if docs_pages.PART.search(page.read_text())], ids=name)
-def test_generated_parts_are_current(page: Path) -> None:
+def test_generated_parts_are_current(page):
     """If this fails, run ``python -m tools.site.docs_pages``."""
     assert docs_pages.fill(page.read_text()) == page.read_text()
 
@@ -81,7 +81,7 @@ def anchors(markdown: str) -> set[str]:
     return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
 
 
-def test_links_work_on_a_repository_page() -> None:
+def test_links_work_on_a_repository_page():
     """Without a site: each link names a file of the repository, and a heading in it."""
     pages = {page: page.read_text() for page in MARKDOWN}
     dead = []
@@ -95,7 +95,7 @@ def test_links_work_on_a_repository_page() -> None:
     assert [page for page, text in pages.items() if "--8<--" in text] == []
 
 
-def test_result_fields_are_documented() -> None:
+def test_result_fields_are_documented():
     documented = set(re.findall(r"`(\w+)`", (DOCS / "reference/result-schema.md").read_text()))
     record = json.loads((ROOT / "results/mini/records.jsonl").read_text().partition("\n")[0])
     fields = {*record, *record["cell"], *record["cost"], *record["metrics"][0], *record["history"][0]}
@@ -115,7 +115,7 @@ def header(file: str) -> tuple[str, ...]:
         ("measure-cost", "Cost files", COST_COLUMNS),
     ],
 )
-def test_columns_of_the_documents_are_those_of_the_files(page: str, section: str, columns: tuple[str, ...]) -> None:
+def test_columns_of_the_documents_are_those_of_the_files(page, section, columns):
     """A name may be a whole column, or a part of columns such as `NS.recall.K`; capitals stand for any name."""
     [path] = DOCS.glob(f"*/{page}.md")
     part = path.read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
@@ -134,7 +134,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "command"), list(commands()))
-def test_the_commands_of_reference_pages_exist(page: str, command: str) -> None:
+def test_the_commands_of_reference_pages_exist(page, command):
     """The guides' commands run in tests/project/test_howto.py."""
     program, *words = shlex.split(command)
     assert program in ("cab", "export", "python"), page
@@ -150,7 +150,7 @@ def test_the_commands_of_reference_pages_exist(page: str, command: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_program_of_the_python_page_runs(tmp_path: Path) -> None:
+def test_the_program_of_the_python_page_runs(tmp_path):
     program, *_ = re.findall(r"```python\n(.*?)```", (DOCS / "reference/python.md").read_text(), re.DOTALL)
     check = "assert torch.allclose(step_output, output[:, -1], atol=1e-5)\n"
     process = run([sys.executable, "-c", program + check], tmp_path)
@@ -165,7 +165,7 @@ def shown_checks(cell: NotebookNode) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_runs(tmp_path, monkeypatch):
     """All cells, with fewer training steps."""
     import nbformat
     from nbclient import NotebookClient

@@ -22,7 +22,7 @@ UNCOMPARED = {row["attention"]: row for row in csv.DictReader((FOLDER / "uncompa
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_numbers_are_those_of_public_code(case: str) -> None:
+def test_numbers_are_those_of_public_code(case):
     golden = Golden.read(CASES[case], case)
     assert golden.about["source"]
     assert golden.about["attention"] == CASES[case].stem
@@ -34,7 +34,7 @@ def test_numbers_are_those_of_public_code(case: str) -> None:
     assert max(distances.values()) < limit, f"{golden.about['source']}: {distances}"
 
 
-def test_every_attention_is_compared_or_has_a_reason() -> None:
+def test_every_attention_is_compared_or_has_a_reason():
     compared = {path.stem for case, path in CASES.items() if not case.endswith("_start")}
     assert all(row["reason"] for row in UNCOMPARED.values())
     assert not compared & UNCOMPARED.keys()
@@ -56,14 +56,14 @@ def training_step(name: str, pattern: str) -> float:
 
 
 @pytest.mark.parametrize("name", UNCOMPARED)
-def test_numbers_without_public_code_do_not_change(name: str) -> None:
+def test_numbers_without_public_code_do_not_change(name):
     found = {str(pattern): training_step(name, str(pattern)) for pattern in ATTENTIONS.get(name).patterns}
     stored = {pattern: float(UNCOMPARED[name][pattern] or "nan") for pattern in found}
     assert found == pytest.approx(stored, rel=1e-4), f"if intended, write them into {FOLDER / 'uncompared.csv'}"
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.endswith("_start")])
-def test_initial_parameters_have_the_recorded_size(case: str) -> None:
+def test_initial_parameters_have_the_recorded_size(case):
     """Recorded are initial parameters with noise of half their size, or of 0.15 (tools/golden/record.py)."""
     golden = Golden.read(CASES[case], case)
     recorded = golden.named("state.")

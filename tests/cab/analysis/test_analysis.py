@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -35,7 +34,7 @@ def fresh(attention: str) -> AnalyzedNetwork:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_uniform_attention_reaches_the_diagonal(causal: bool) -> None:
+def test_uniform_attention_reaches_the_diagonal(causal):
     """Of 100 tokens that all see as many, r of the neighbors hold exactly r; what is rounded up is little."""
     mass = mass_of_neighbors(torch.ones(2, 100, 100), causal)
     share = torch.arange(1, 101, dtype=torch.float64) / 100
@@ -44,7 +43,7 @@ def test_uniform_attention_reaches_the_diagonal(causal: bool) -> None:
     assert 0.5 < mass.mean() < 0.54
 
 
-def test_neighbors_alternate_and_begin_with_the_token_itself() -> None:
+def test_neighbors_alternate_and_begin_with_the_token_itself():
     weights = torch.zeros(1, 4, 4)
     weights[0, 1] = torch.tensor([1.0, 4.0, 2.0, -3.0])  # order of token 1: itself, left, right, the last
     mass = mass_of_neighbors(weights, is_causal=False)
@@ -53,11 +52,11 @@ def test_neighbors_alternate_and_begin_with_the_token_itself() -> None:
 
 
 def heads(module: nn.Module, x: Tensor) -> list[Tensor]:
-    return [y[0] for y in module.project(x[None], x[None], x[None])]  # type: ignore[operator]
+    return [y[0] for y in module.project(x[None], x[None], x[None])]
 
 
 @pytest.mark.parametrize("name", ["vanilla", "linear", "norm_attention", "diag_attention", "transnormer_t1"])
-def test_effective_weights_are_the_weights(name: str) -> None:
+def test_effective_weights_are_the_weights(name):
     module = build_attention(name, pattern="CS", embed_dim=12, num_heads=2).double().eval()
     inner = getattr(module, "form", module)
     x = torch.randn(9, 12, dtype=torch.float64)
@@ -72,7 +71,7 @@ def test_effective_weights_are_the_weights(name: str) -> None:
     torch.testing.assert_close(found / found.sum(dim=-1, keepdim=True), expected, rtol=1e-5, atol=1e-7)
 
 
-def test_a_method_without_heads_has_what_its_inputs_do() -> None:
+def test_a_method_without_heads_has_what_its_inputs_do():
     module = build_attention("s4d", pattern="CS", embed_dim=8, num_heads=2)
     weights = effective_weights(module, torch.randn(7, 8), torch.Generator())
     assert weights.shape == (1, 7, 7)
@@ -84,7 +83,7 @@ def test_a_method_without_heads_has_what_its_inputs_do() -> None:
 
 
 @pytest.mark.parametrize("name", ["vanilla", "linear"])
-def test_gradients_of_scores_are_equation_7(name: str) -> None:
+def test_gradients_of_scores_are_equation_7(name):
     """dL/ds_ij = f'(s)/f(s) p_ij (dL/do_i) (v_j - o_i), with f'/f of one for softmax and 1/s without it."""
     subject = fresh(name)
     subject.network.double()
@@ -104,12 +103,12 @@ def test_gradients_of_scores_are_equation_7(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["vanilla", "linear", "transnormer_t1"])
-def test_gradients_stay_below_their_bounds(name: str) -> None:
+def test_gradients_stay_below_their_bounds(name):
     bounds = {"vanilla": "bound_softmax", "linear": "bound_linear"}
     subject = fresh(name)
     for row in score_gradients(subject, rows=2):
-        assert 0 < row["median"] <= row["q90"] <= row["q99"] <= row["largest"]  # type: ignore[operator]
-        assert row["largest"] <= row[bounds.get(name, "bound_norm")]  # type: ignore[operator]
+        assert 0 < row["median"] <= row["q90"] <= row["q99"] <= row["largest"]
+        assert row["largest"] <= row[bounds.get(name, "bound_norm")]
     slots = [slot for _, slot in subject.attention_layers()]
     assert not any(slot.use_reference for slot in slots)
     assert all("reference" not in vars(getattr(slot, "form", slot)) for slot in slots)
@@ -118,9 +117,7 @@ def test_gradients_stay_below_their_bounds(name: str) -> None:
 # --- the command --------------------------------------------------------------------------------------------
 
 
-def test_a_layer_without_scores_has_dashes_and_the_loss_no_norm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_layer_without_scores_has_dashes_and_the_loss_no_norm(tmp_path, monkeypatch, capsys):
     config = SimpleNamespace(attention=Spec("linear"))
     network = SimpleNamespace(title="a network", cell=SimpleNamespace(config=config))
     columns = ["median", "q90", "q99", "largest", "smallest_score", "bound_softmax", "bound_linear", "bound_norm"]
@@ -137,7 +134,7 @@ def test_a_layer_without_scores_has_dashes_and_the_loss_no_norm(
 
 
 @pytest.mark.slow
-def test_a_fresh_network_and_a_record(tmp_path: Path) -> None:
+def test_a_fresh_network_and_a_record(tmp_path):
     overrides = [*SMOKE, "attention=linear"]
     process = cab("paper", "gradients", *overrides, "--steps", "3", "--out", "a", cwd=tmp_path)
     assert process.returncode == 0, process.stderr

@@ -1,10 +1,7 @@
 """`cab data list` and `cab data verify` compare data sets on disk with the published counts."""
 
-from __future__ import annotations
-
 import gzip
 import re
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +15,7 @@ from tests.helpers.tasks.layouts import put
 from tests.helpers.tasks.records import FILES, RECORDS
 
 
-def test_every_data_set_of_every_task_is_described() -> None:
+def test_every_data_set_of_every_task_is_described():
     tasks = [task for task in TASKS if task.name != "probe"]  # which makes all of its data sets
     used = {(task.name, name) for task in tasks for name in task.datasets if not is_generated(name)}
     for task, name in used:
@@ -28,7 +25,7 @@ def test_every_data_set_of_every_task_is_described() -> None:
 
 
 @pytest.mark.parametrize("name", data_sets())
-def test_a_description_is_complete_and_invents_nothing(name: str) -> None:
+def test_a_description_is_complete_and_invents_nothing(name):
     each = data_sets()[name]
     whats = [count.field for count in each.counts]
     assert {field for item in each.items for field in item.gives} <= set(whats)
@@ -45,10 +42,8 @@ def test_a_description_is_complete_and_invents_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize(("task", "name"), [case for case in FILES if case[0] != "sr"])  # whose sizes are others
-def test_files_are_counted_where_their_task_reads_them(
-    task: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    RECORDS[task].data[name].write(tmp_path)  # type: ignore[misc]
+def test_files_are_counted_where_their_task_reads_them(task, name, tmp_path, capsys):
+    RECORDS[task].data[name].write(tmp_path)
     inventory = take_inventory(data_set(name), tmp_path, thorough=True)
     findings = inventory.findings
     assert all(finding.actual for finding in findings if finding.field != "checksums")
@@ -92,7 +87,7 @@ COMPLETE = {"1.txt": b"a book", "2.txt": b"a book", "table.csv": b"date,a\n1,2\n
         ({"cab-data-small.json": b'{"files": {"1.txt": {"sha256": "%s"}}}' % (b"0" * 64)}, State.DAMAGED),
     ],
 )
-def test_the_state_follows_from_the_files(changes: dict[str, bytes | None], state: State, tmp_path: Path) -> None:
+def test_the_state_follows_from_the_files(changes, state, tmp_path):
     for name, content in {**COMPLETE, **changes}.items():
         if content is not None:
             put(tmp_path / "small" / name, content)
@@ -100,14 +95,14 @@ def test_the_state_follows_from_the_files(changes: dict[str, bytes | None], stat
 
 
 @pytest.mark.parametrize("content", ["{", '{"files": {"1.txt": {"sha256": "short"}}}'])
-def test_a_file_that_is_no_record_is_refused(content: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_record_is_refused(content, tmp_path):
     put(tmp_path / "small/1.txt", "a book")
     put(tmp_path / "small/cab-data-small.json", content)
     with pytest.raises(UserError, match="was not written by `cab data download`: delete it"):
         take_inventory(SMALL, tmp_path, thorough=True)
 
 
-def test_files_that_are_not_the_published_ones_are_named(tmp_path: Path) -> None:
+def test_files_that_are_not_the_published_ones_are_named(tmp_path):
     etth1 = data_sets()["etth1"]
     assert unpublished_files(etth1, tmp_path) == []
     put(tmp_path / "lstf/ETTh1.csv", "x")

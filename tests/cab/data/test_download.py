@@ -12,11 +12,9 @@ import shutil
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +25,6 @@ from cab.data.sources import DataSet, data_sets
 from cab.errors import UserError
 from cab.runner.cell import Cell
 from cab.runner.engine import load_data
-from tests.helpers.command import Command
 
 CONTENT = bytes(range(256)) * 400
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -49,7 +46,7 @@ class Host:
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+def host(monkeypatch):
     """A host; a failed download is retried at once."""
     monkeypatch.setattr("cab.data.download.RETRY_DELAYS", (0.0, 0.0))
     host = Host()
@@ -93,7 +90,7 @@ def zip_of(files: dict[str, bytes]) -> bytes:
 
 def tar_of(files: dict[str, bytes], *, form: str = "bz2", link: str = "") -> bytes:
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode=f"w:{form}") as archive:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=content, mode=f"w:{form}") as archive:
         for name, data in files.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
@@ -105,7 +102,7 @@ def tar_of(files: dict[str, bytes], *, form: str = "bz2", link: str = "") -> byt
     return content.getvalue()
 
 
-def test_a_file_is_fetched_verified_and_readable_by_others(host: Host, tmp_path: Path) -> None:
+def test_a_file_is_fetched_verified_and_readable_by_others(host, tmp_path):
     host.files["file.bin"] = CONTENT
     host.statuses = [503, 429]
     target = tmp_path / "folder" / "file.bin"
@@ -135,7 +132,7 @@ def test_a_file_is_fetched_verified_and_readable_by_others(host: Host, tmp_path:
         ({"size": 7}, "has 102,400 bytes instead of 7: a different edition"),
     ],
 )
-def test_a_bad_day_of_a_host_is_one_line(trouble: dict[str, Any], words: str, host: Host, tmp_path: Path) -> None:
+def test_a_bad_day_of_a_host_is_one_line(trouble, words, host, tmp_path):
     host.files["file.bin"] = CONTENT
     vars(host).update({name: value for name, value in trouble.items() if name in vars(host)})
     expected = {name: value for name, value in trouble.items() if name not in vars(host)}
@@ -160,7 +157,7 @@ FILES = {"top/metadata.csv": b"a|b|c\n", "top/wavs/1.wav": CONTENT}
         (tar_of(FILES, form="") * 2, "has no end, or bytes before or after its members"),
     ],
 )
-def test_a_damaged_or_unsafe_archive_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+def test_a_damaged_or_unsafe_archive_is_refused(content, words, tmp_path):
     (tmp_path / "archive").write_bytes(content)
     with pytest.raises(UserError, match=f"archive .*{words}") as error:
         unpack(tmp_path / "archive", tmp_path / "unpacked")
@@ -191,7 +188,7 @@ def stand_ins(data: DataSet) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def hosts(host: Host, monkeypatch: pytest.MonkeyPatch) -> dict[str, DataSet]:
+def hosts(host, monkeypatch):
     """The data sets with the sizes, checksums and counts of the stand-ins, and their addresses on the test's host."""
     small = {}
     for name, data in data_sets().items():
@@ -215,7 +212,7 @@ def hosts(host: Host, monkeypatch: pytest.MonkeyPatch) -> dict[str, DataSet]:
     return small
 
 
-def test_every_data_set_arrives_where_it_is_counted(hosts: dict[str, DataSet], host: Host, tmp_path: Path) -> None:
+def test_every_data_set_arrives_where_it_is_counted(hosts, host, tmp_path):
     from_hosts = [each for each in hosts.values() if not each.has_manual_item]
     for each in from_hosts:
         inventory, manual_steps = download(each, tmp_path)
@@ -234,9 +231,7 @@ def test_every_data_set_arrives_where_it_is_counted(hosts: dict[str, DataSet], h
 
 
 @pytest.mark.parametrize(("name", "form"), [("weather", "file"), ("pcn", "mirror"), ("ffhq", "unpacked")])
-def test_what_a_person_downloads_is_put_into_its_place(
-    name: str, form: str, hosts: dict[str, DataSet], host: Host, tmp_path: Path
-) -> None:
+def test_what_a_person_downloads_is_put_into_its_place(name, form, hosts, host, tmp_path):
     downloads, root = tmp_path / "downloads", tmp_path / "data"
     [by_hand] = [item for item in hosts[name].items if item.address is None]
     inventory, manual_steps = download(hosts[name], root)
@@ -255,9 +250,7 @@ def test_what_a_person_downloads_is_put_into_its_place(
 
 
 @pytest.mark.parametrize(("name", "end"), [("ljspeech", "ljspeech_mfa.zip"), ("pg19", "test/1.txt")])
-def test_the_next_download_fetches_what_is_missing(
-    name: str, end: str, hosts: dict[str, DataSet], host: Host, tmp_path: Path
-) -> None:
+def test_the_next_download_fetches_what_is_missing(name, end, hosts, host, tmp_path):
     missing = host.path(end)
     content = host.files.pop(missing)
     with pytest.raises(UserError, match="404"):
@@ -280,9 +273,7 @@ def test_the_next_download_fetches_what_is_missing(
         ("ecl", "electricity.txt.gz", gzip.compress(b"1,2,3\n", mtime=0), "", "line 1: 3 numbers instead of 321"),
     ],
 )
-def test_a_wrong_file_without_a_known_checksum_is_not_kept(
-    name: str, file: str, content: bytes, lost: str, words: str, hosts: dict[str, DataSet], host: Host, tmp_path: Path
-) -> None:
+def test_a_wrong_file_without_a_known_checksum_is_not_kept(name, file, content, lost, words, hosts, host, tmp_path):
     host.files[host.path(file)] = content
     items = [dataclasses.replace(item, bytes=None, sha256=None) for item in hosts[name].items]
     data = dataclasses.replace(hosts[name], items=items)
@@ -291,16 +282,14 @@ def test_a_wrong_file_without_a_known_checksum_is_not_kept(
     assert not [path for path in files_below(tmp_path) if lost in path or ".cab-data" in path]
 
 
-def test_two_downloads_at_once_fetch_each_file_once(hosts: dict[str, DataSet], host: Host, tmp_path: Path) -> None:
+def test_two_downloads_at_once_fetch_each_file_once(hosts, host, tmp_path):
     with ThreadPoolExecutor() as pool:
         list(pool.map(download, [hosts["gpt2_bpe"]] * 2, [tmp_path] * 2))
     assert len(host.requests) == 2
 
 
 @pytest.mark.usefixtures("hosts")
-def test_the_command_replaces_a_file_with_another_content_and_names_manual_steps(
-    host: Host, tmp_path: Path, cab: Command
-) -> None:
+def test_the_command_replaces_a_file_with_another_content_and_names_manual_steps(host, tmp_path, cab):
     file, published = tmp_path / "lstf/ETTh1.csv", host.files[host.path("ETTh1.csv")]
     file.parent.mkdir()
     file.write_bytes(published.replace(b"x", b"y"))  # the same size and number of rows
@@ -310,9 +299,7 @@ def test_the_command_replaces_a_file_with_another_content_and_names_manual_steps
     assert f"--data-root {tmp_path} --source DOWNLOADED_FILE_OR_FOLDER" in shown
 
 
-def test_a_run_downloads_data_and_tokenizers_only_if_it_is_configured_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_downloads_data_and_tokenizers_only_if_it_is_configured_to(tmp_path, monkeypatch):
     names: list[str] = []
     monkeypatch.setattr("cab.data.download.download", lambda each, _: (names.append(each.name), []))
     overrides = ["task=lm", "dataset=pg19", "attention=vanilla", "pattern=CS", "preset=paper"]

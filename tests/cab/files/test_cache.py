@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from tasks.files import read_lines
 
 
 @pytest.fixture(autouse=True)
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path, monkeypatch):
     monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -42,9 +41,7 @@ def fail(folder: Path) -> None:
         ("key.json", None, r"key\.json is missing"),
     ],
 )
-def test_a_damaged_entry_is_made_again(
-    name: str, content: str | None, message: str, root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_entry_is_made_again(name, content, message, root, caplog):
     folder = prepared("numbers", {}, write)
     (root / f".{folder.name}-killed").mkdir()  # of a build that was killed
     (folder / name).unlink()
@@ -55,7 +52,7 @@ def test_a_damaged_entry_is_made_again(
     assert [path.name for path in root.iterdir() if path.is_dir()] == [folder.name]
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one two")
     checksums([path])
@@ -68,7 +65,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     assert read_bytes(path) == b"two one"
 
 
-def test_the_checksum_of_a_file_that_changed_just_now_is_of_its_content(tmp_path: Path) -> None:
+def test_the_checksum_of_a_file_that_changed_just_now_is_of_its_content(tmp_path):
     """Within a tick of the clock, a change of the same size leaves size and time as they were."""
     path, sums = tmp_path / "a.txt", set()
     for i in range(50):
@@ -77,7 +74,7 @@ def test_the_checksum_of_a_file_that_changed_just_now_is_of_its_content(tmp_path
     assert len(sums) == 50
 
 
-def test_it_is_made_once_for_each_key_and_a_failure_leaves_nothing(root: Path) -> None:
+def test_it_is_made_once_for_each_key_and_a_failure_leaves_nothing(root):
     first = prepared("numbers", {"a": 1}, write)
     assert prepared("numbers", {"a": 1}, fail) == first
     with pytest.raises(RuntimeError, match="half way"):
@@ -86,7 +83,7 @@ def test_it_is_made_once_for_each_key_and_a_failure_leaves_nothing(root: Path) -
     assert prepared("numbers", {"a": 2}, write) != first
 
 
-def test_processes_that_start_together_make_it_once(tmp_path: Path) -> None:
+def test_processes_that_start_together_make_it_once(tmp_path):
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom cab.files.cache import prepared\n"
         "def build(folder):\n"
@@ -102,7 +99,7 @@ def test_processes_that_start_together_make_it_once(tmp_path: Path) -> None:
     assert log.read_text() == "made\n"
 
 
-def test_checksums_are_of_the_content_and_distinguish_files_of_one_name(tmp_path: Path) -> None:
+def test_checksums_are_of_the_content_and_distinguish_files_of_one_name(tmp_path):
     """As in PCN, where the view 00.pcd of every cloud is a file of its own folder."""
     paths = [tmp_path / folder / "00.pcd" for folder in ("a", "b")]
     for path in paths:
@@ -117,7 +114,7 @@ def test_checksums_are_of_the_content_and_distinguish_files_of_one_name(tmp_path
     assert checksums([]) == {}
 
 
-def test_a_home_that_cannot_be_written_is_replaced(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_cannot_be_written_is_replaced(root, tmp_path, monkeypatch):
     (tmp_path / "home").write_text("a file, which can have no folders")
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
@@ -145,9 +142,7 @@ def open_to_all(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("occupy", [linked, open_to_all])
-def test_a_temporary_folder_of_others_is_no_cache(
-    occupy: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_temporary_folder_of_others_is_no_cache(occupy, tmp_path, monkeypatch, caplog):
     (tmp_path / "home").write_text("a file, which can have no folders")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -28,7 +28,7 @@ from cab.records.identity import (
 from cab.registry.program import can_change_score, digest_now
 
 
-def test_settings_that_distinguish_the_runs_of_a_cell_are_named() -> None:
+def test_settings_that_distinguish_the_runs_of_a_cell_are_named():
     runs = [(["abc", "1"], {"seed": 1, "trainer": {"eps": eps}}, ()) for eps in (1, None, 1)]
     other = (["abc", "2"], {"seed": 2, "trainer": {"eps": 3}}, ())
     assert distinctions([*runs, other]) == ["trainer.eps=1", "trainer.eps=null", "trainer.eps=1", ""]
@@ -41,9 +41,7 @@ ADDED = ["trainer.added"]
     ("changed_options", "texts"), [([], ["", ""]), (ADDED, ["trainer.added=default", "trainer.added=3"])]
 )
 @pytest.mark.parametrize("earlier", [{"eps": 1}, {"eps": 1, "removed": 2}])
-def test_an_option_that_a_run_lacks_has_its_default(
-    changed_options: list[str], texts: list[str], earlier: dict[str, Any]
-) -> None:
+def test_an_option_that_a_run_lacks_has_its_default(changed_options, texts, earlier):
     """It was added since or removed; only a run that changed it differs."""
     later = {"eps": 1, "added": 3}
     runs = [((), {"trainer": earlier}, ["trainer.eps"]), ((), {"trainer": later}, ["trainer.eps", *changed_options])]
@@ -53,12 +51,12 @@ def test_an_option_that_a_run_lacks_has_its_default(
     assert differing([(own, changed_options), (standard, ())]) == changed_options
 
 
-def test_a_hash_does_not_depend_on_whether_the_configuration_was_read_from_json() -> None:
+def test_a_hash_does_not_depend_on_whether_the_configuration_was_read_from_json():
     config = {"engine": "torch", "trainer": {"betas": (0.9, 0.999)}, "task": {10: 1, 9: 2}}
     assert len({hash_of(settings(each)) for each in (config, json.loads(json.dumps(config)))}) == 1
 
 
-def test_only_what_differs_from_the_defaults_is_hashed() -> None:
+def test_only_what_differs_from_the_defaults_is_hashed():
     """So an option can be added without losing a record, and a removed one that had its default leaves it."""
     defaults = {"attention.size": 8, "trainer.betas": (0.9, 0.999)}
     config = {"attention": {"name": "abc", "size": 8}, "trainer": {"betas": [0.9, 0.999], "log_every": 3}}
@@ -72,7 +70,7 @@ def identity(attention: dict[str, Any] | None = None, *, modules: dict[str, str]
     return Identity.of(config, Program.recorded({}, modules or {}), {}, {})
 
 
-def test_a_default_that_changed_is_named_and_an_added_option_is_not() -> None:
+def test_a_default_that_changed_is_named_and_an_added_option_is_not():
     earlier = identity({"name": "abc", "size": 8, "removed": 1})
     assert differences(earlier, identity({"name": "abc", "size": 8, "added": 2})) == {}
     assert differences(earlier, identity({"name": "abc", "size": 9})) == {"configuration": "attention.size was 8, is 9"}
@@ -81,7 +79,7 @@ def test_a_default_that_changed_is_named_and_an_added_option_is_not() -> None:
     assert differences(earlier, now) == {"configuration": "attention.size was 8, is 9"}
 
 
-def test_modules_that_only_one_run_needed_do_not_differ_and_files_of_users_do() -> None:
+def test_modules_that_only_one_run_needed_do_not_differ_and_files_of_users_do():
     one, other = {"cab.a": "1", "engines.b": "2"}, {"cab.a": "1", "engines.c": "3"}
     assert changed_modules(one, other) == []
     assert changed_modules(one, {**other, "patch.py": "4"}) == ["patch.py"]
@@ -97,9 +95,7 @@ def test_modules_that_only_one_run_needed_do_not_differ_and_files_of_users_do() 
         ("cab.results.index", "\nMORE = 1\n", False),  # computes no score of a run
     ],
 )
-def test_an_edited_module_of_the_runner_is_another_program(
-    name: str, change: str, is_other: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edited_module_of_the_runner_is_another_program(name, change, is_other, monkeypatch):
     """Whether the record has the name of today or one that :data:`MOVED` knows."""
     file = Path(importlib.import_module(name).__file__ or "")
     moved = {old: before for old, (before, new, _) in MOVED.items() if new == name}
@@ -112,7 +108,7 @@ def test_an_edited_module_of_the_runner_is_another_program(
         assert why_not_resumed(identity(modules={old: before}), now) == f"other code of the project ({name})"
 
 
-def test_moved_code_has_a_digest_that_it_had() -> None:
+def test_moved_code_has_a_digest_that_it_had():
     """Each row leads to a module of today that can change a score, and rows of one module agree."""
     after: dict[str, set[str]] = {}
     for before, new, digest in MOVED.values():
@@ -124,11 +120,11 @@ def test_moved_code_has_a_digest_that_it_had() -> None:
 
 
 @pytest.mark.parametrize("damaged", [{}, {"program": 3}, {"program": {}, "later": 1}, {"program": {"more": {}}}])
-def test_a_damaged_identity_is_none(damaged: dict[str, Any]) -> None:
+def test_a_damaged_identity_is_none(damaged):
     assert Identity.from_plain(damaged) is None
 
 
-def test_a_forward_pass_has_the_micro_batch_or_else_the_batch() -> None:
+def test_a_forward_pass_has_the_micro_batch_or_else_the_batch():
     assert forward_batch_size({"trainer": {"batch_size": 8, "micro_batch_size": 2}}) == 2
     assert forward_batch_size({"trainer": {"batch_size": 8, "micro_batch_size": None}}) == 8
     assert forward_batch_size({"trainer": {}}) is None

@@ -31,9 +31,7 @@ BOTH = "abc [trainer.learning_rate=0.01, trainer.max_steps=null]"
         ([{"micro_batch_size": 1}, {"micro_batch_size": 2}], {}, ["abc", "abc"]),  # of the machine
     ],
 )
-def test_the_seeds_of_one_mean_share_settings(
-    trainers: list[dict[str, Any]], config: dict[str, Any], names: list[str]
-) -> None:
+def test_the_seeds_of_one_mean_share_settings(trainers, config, names):
     assert names_of_programs(runs_with(*trainers, **config)) == names
 
 
@@ -44,7 +42,7 @@ def test_the_seeds_of_one_mean_share_settings(
         ("trainer.max_steps=9", ["abc [trainer.max_steps=9]", "abc", "abc"]),
     ],
 )
-def test_the_bare_name_is_of_the_settings_that_no_command_changed(option: str, names: list[str]) -> None:
+def test_the_bare_name_is_of_the_settings_that_no_command_changed(option, names):
     runs = runs_with(*({"max_steps": steps} for steps in (9, 4, 4)))
     options = [option, *["trainer.max_steps=4"] * 2]
     records = [dataclasses.replace(run, command=f"cab run {of}") for run, of in zip(runs, options, strict=True)]
@@ -52,14 +50,12 @@ def test_the_bare_name_is_of_the_settings_that_no_command_changed(option: str, n
 
 
 @pytest.mark.parametrize(("changed", "other"), [({}, "abc"), ({"trainer.newer": 1}, "abc [trainer.newer=1]")])
-def test_an_option_that_was_added_since_is_a_setting_of_runs_that_changed_it(
-    changed: dict[str, int], other: str
-) -> None:
+def test_an_option_that_was_added_since_is_a_setting_of_runs_that_changed_it(changed, other):
     earlier, later = runs_with({"max_steps": 9}, {"max_steps": 9, "newer": 1})
     assert names_of_programs([earlier, dataclasses.replace(later, changed=changed)]) == ["abc", other]
 
 
-def test_settings_of_other_places_are_not_compared() -> None:
+def test_settings_of_other_places_are_not_compared():
     records = [
         make_record({"mse": 1.0}, dataset=dataset, config={"trainer": {"max_steps": steps}})
         for dataset, steps in (("etth1", 1), ("etth2", 2))
@@ -67,7 +63,7 @@ def test_settings_of_other_places_are_not_compared() -> None:
     assert names_of_programs(records) == ["vanilla", "vanilla"]
 
 
-def test_reference_results_keep_their_names(caplog: pytest.LogCaptureFixture) -> None:
+def test_reference_results_keep_their_names(caplog):
     """Their sets differ in settings, which concerns no user."""
     records = [dataclasses.replace(record, is_bundled=True) for record in runs_with({"max_steps": 1}, {"max_steps": 2})]
     [own] = runs_with({"max_steps": 1})

@@ -37,7 +37,7 @@ NAMES = ("task", "dataset", "backbone", "pattern", "preset", "attention")
 MSE = {"name": "mse", "unit": "", "higher_is_better": True}
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     record = make_record({"mse": 0.1 + 0.2, "mae": None}, unscored=["mae"], baselines={"naive": {"mse": 2.5}})
     path = record.write(tmp_path)
     assert path == tmp_path / f"{record.hash}.json"
@@ -47,7 +47,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert Record.read(path) == record
 
 
-def test_a_failed_run_has_the_same_keys(tmp_path: Path) -> None:
+def test_a_failed_run_has_the_same_keys(tmp_path):
     declared = [Metric("mse", "", higher_is_better=False), Metric("mse_512", "", higher_is_better=False, at_length=512)]
     why: dict[str, Any] = {"status": Status.OOM, "error": MemoryError("none\nleft"), "step": 3}
     record = Record.failed(make_about(), metrics=declared, cost=RunCost(steps=3), **why)
@@ -61,7 +61,7 @@ def test_a_failed_run_has_the_same_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
-def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
+def test_a_measured_value_is_finite_or_none(value):
     metric = Metric("mse", "", higher_is_better=False, at_length=512)
     assert metric.measured(value) == metric
     assert metric.measured(2).value == 2.0
@@ -94,7 +94,7 @@ def test_a_measured_value_is_finite_or_none(value: float | None) -> None:
         ({"config__engine": "fairseq"}, "its engine is 'torch'"),
     ],
 )
-def test_a_broken_record_is_one_line(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_a_broken_record_is_one_line(changes, words, tmp_path):
     path = rewritten(make_record({"mse": 1.0}).write(tmp_path), **changes)
     with pytest.raises(UserError, match=words) as raised:
         Record.read(path)
@@ -102,12 +102,12 @@ def test_a_broken_record_is_one_line(changes: dict[str, Any], words: str, tmp_pa
     assert "\n" not in str(raised.value)
 
 
-def test_what_does_not_identify_a_run_can_differ(tmp_path: Path) -> None:
+def test_what_does_not_identify_a_run_can_differ(tmp_path):
     path = rewritten(make_record({"mse": 1.0}).write(tmp_path), config__results_dir="elsewhere", config__device="cuda")
     assert Record.read(path).config["device"] == "cuda"
 
 
-def test_what_is_no_record_at_all(tmp_path: Path) -> None:
+def test_what_is_no_record_at_all(tmp_path):
     path = make_record({"mse": 1.0}).write(tmp_path)
     content = json.loads(path.read_text())
     lacking = [json.dumps({key: content[key] for key in content if key != name}) for name in set(content) - {"schema"}]
@@ -117,14 +117,14 @@ def test_what_is_no_record_at_all(tmp_path: Path) -> None:
             Record.read(path)
 
 
-def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_a_write_that_fails_leaves_nothing(tmp_path):
     record = make_record({"mse": 1.0}, hardware={"not": object()})
     with pytest.raises(TypeError):
         record.write(tmp_path)
     assert not any(tmp_path.iterdir())
 
 
-def test_what_is_no_number_is_written_as_none(tmp_path: Path) -> None:
+def test_what_is_no_number_is_written_as_none(tmp_path):
     baselines, history = {"naive": {"mse": math.inf}}, [{"step": 1, "loss": math.nan, "validation": 2.0}]
     record = Record.finished(
         make_about(), metrics=[], baselines=baselines, history=history, cost=RunCost(), engine_facts={}
@@ -134,7 +134,7 @@ def test_what_is_no_number_is_written_as_none(tmp_path: Path) -> None:
     assert read.history == [{"step": 1, "loss": None, "validation": 2.0}]
 
 
-def test_one_broken_file_stops_no_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_broken_file_stops_no_report(tmp_path, caplog):
     whole = make_record({"mse": 0.5}).write(tmp_path)
     changed = make_record({"mse": 0.5}, seed=1).write(tmp_path)
     changed.write_text(changed.read_text().replace("0.5", "0.1"))
@@ -152,7 +152,7 @@ def test_one_broken_file_stops_no_report(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("folder", COMMITTED_DIRS, ids=lambda folder: folder.name)
-def test_committed_records_pass_all_checks(folder: Path) -> None:
+def test_committed_records_pass_all_checks(folder):
     """Commands read them without checks, and read the same."""
     unchecked = records_in(folder, [])
     assert sorted(path for path, _ in unchecked) == record_paths(folder) != []
@@ -166,7 +166,7 @@ def written_set(records: list[Record], folder: Path) -> Path:
     return bundle(folder / "runs", folder)
 
 
-def test_a_set_is_read_as_the_files_of_its_records(tmp_path: Path) -> None:
+def test_a_set_is_read_as_the_files_of_its_records(tmp_path):
     records = [make_record({"mse": 1.0}, seed=seed) for seed in (2, 1)]
     text = written_set(records, tmp_path / "results").read_text()
     (tmp_path / "results" / SET).write_text(text.replace("\n", "\n\n"))  # an editor left empty lines
@@ -175,7 +175,7 @@ def test_a_set_is_read_as_the_files_of_its_records(tmp_path: Path) -> None:
     assert {Record.read(path).hash: Record.read(path) for path in paths} == {each.hash: each for each in records}
 
 
-def test_a_doubled_set_counts_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_doubled_set_counts_once(tmp_path, caplog):
     path = written_set([make_record({"mse": 1.0}, seed=seed) for seed in (2, 1)], tmp_path)
     path.write_text(path.read_text() * 2)
     assert len(record_paths(tmp_path)) == 2

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import pytest
-
 from cab.records import verified
 from cab.records.identity import MOVED, Program, changed_modules
 from cab.records.names import installed_code, names_of_programs
@@ -29,7 +27,7 @@ class Mine(Attention):
 """
 
 
-def test_it_has_the_code_of_today(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_has_the_code_of_today(tmp_path, caplog):
     """One program with a record of today: in tables, among the verified ones, and for its costs."""
     cls = ATTENTIONS.get("abc").cls
     path = make_record({"mse": 1.0}, attention="abc", verified=False).write(tmp_path)
@@ -55,7 +53,7 @@ def test_it_has_the_code_of_today(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert path.read_text() == text
 
 
-def test_that_of_a_file_has_it_too_and_that_of_other_code_has_not(tmp_path: Path) -> None:
+def test_that_of_a_file_has_it_too_and_that_of_other_code_has_not(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     name = f"{tmp_path / 'mine.py'}:Mine"
     cls = load_object(name)
@@ -67,7 +65,7 @@ def test_that_of_a_file_has_it_too_and_that_of_other_code_has_not(tmp_path: Path
     assert Record.read(path).attention_code == stored
 
 
-def test_moved_code_differs_only_if_it_had_changed() -> None:
+def test_moved_code_differs_only_if_it_had_changed():
     before = {name: digest for name, (digest, _, _) in MOVED.items()}
     since = {name: digest for _, name, digest in MOVED.values()}
     program = Program.recorded({}, {**before, "cab.registry.options": "1" * 16, "cab.claims": "2" * 16})
@@ -77,7 +75,7 @@ def test_moved_code_differs_only_if_it_had_changed() -> None:
     assert changed_modules(changed.project, since) == ["cab.construction"]
 
 
-def test_rows_of_another_contract_are_verified_and_not_current(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_rows_of_another_contract_are_verified_and_not_current(monkeypatch, tmp_path):
     cls = ATTENTIONS.get("abc").cls
     row = VerifiedRow.of_today("abc", "NC", cls, quick=False, reach={})
     assert row.contract == contract_of(cls) != contract_of(ATTENTIONS.get("gla,vanilla").cls)

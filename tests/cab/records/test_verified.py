@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("registers")
 
 
 @pytest.fixture(autouse=True)
-def _registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _registry(monkeypatch, tmp_path):
     monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))
 
 
@@ -63,9 +63,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return status, captured.out, captured.err
 
 
-def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("leaking.py").write_text(textwrap.dedent(LEAKING))
     remember(ATTENTIONS.get("linear").cls, "CS")
@@ -102,9 +100,7 @@ def test_a_leak_that_is_trained_is_marked_wherever_its_score_is_shown(
     assert "†" not in "".join(capsys.readouterr())
 
 
-def test_a_run_fails_whose_attention_changes_how_everything_is_scored(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_run_fails_whose_attention_changes_how_everything_is_scored(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("tasks.lstf.task.error_sums", error_sums)  # restored after the test
     monkeypatch.chdir(tmp_path)
     Path("rewriting.py").write_text(textwrap.dedent(REWRITING))
@@ -115,7 +111,7 @@ def test_a_run_fails_whose_attention_changes_how_everything_is_scored(
     assert Record.read(path).status is Status.FAILED
 
 
-def test_a_row_is_as_verified_as_the_least_of_its_runs(tmp_path: Path) -> None:
+def test_a_row_is_as_verified_as_the_least_of_its_runs(tmp_path):
     said = {"a": [True, True], "b": [True, False], "c": [None], "d": [None, False]}
     for attention, states in said.items():
         for seed, verified in enumerate(states):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cab.files.text_table import read_csv
 from cab.records import verified
 from cab.records.names import installed_code
-from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS, Registry
+from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.results.card import DEFAULTS, Card, card
-from tests.helpers.command import Command
 
 card_of = functools.cache(card)
 """Cards of the code as it is, each built once."""
@@ -27,7 +24,7 @@ def rows(found: Card, title: str) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize(
     ("registry", "name"), [(registry, name) for registry in (ATTENTIONS, BACKBONES, TASKS) for name in registry.names()]
 )
-def test_every_entry_has_a_whole_card(registry: Registry[Any], name: str) -> None:
+def test_every_entry_has_a_whole_card(registry, name):
     found, entry = card_of(name), registry.get(name)
     assert found.description
     assert all(value for _, value in found.facts)
@@ -40,7 +37,7 @@ def test_every_entry_has_a_whole_card(registry: Registry[Any], name: str) -> Non
         assert [pattern for pattern, _ in rows(found, "Verification")] == list(map(str, entry.patterns))
 
 
-def test_a_card_has_the_numbers_of_its_attention() -> None:
+def test_a_card_has_the_numbers_of_its_attention():
     for row in read_csv(DEFAULTS):
         shown = {part: published for part, _, published, *_ in rows(card_of(row["attention"]), "Default")}
         assert shown[row["part"]] == ("as published" if row["default"] == row["published"] else row["published"])
@@ -49,7 +46,7 @@ def test_a_card_has_the_numbers_of_its_attention() -> None:
     assert {ratio for _, _, ratio, *_ in rows(card_of("vanilla"), "Cost")} == {"1.00"}
 
 
-def test_verification_depends_on_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_verification_depends_on_the_code(monkeypatch, tmp_path):
     monkeypatch.setattr(verified, "COMMITTED", tmp_path / "verified.csv")
     monkeypatch.setattr(verified, "remembered", lambda: tmp_path / "none.csv")
     for name, status in (("gla", "verified"), ("abc", "not with this code")):
@@ -58,7 +55,7 @@ def test_verification_depends_on_the_code(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert rows(card("gla"), "Verification") == [("CS", status)]
 
 
-def test_numbers_of_other_code_are_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_other_code_are_called_so(monkeypatch):
     for code in (installed_code("gla"), "of the original"):
         monkeypatch.setattr("cab.results.costs._committed_codes", lambda code=code: {("gla", code)})
         found = card("gla")
@@ -67,7 +64,7 @@ def test_numbers_of_other_code_are_called_so(monkeypatch: pytest.MonkeyPatch) ->
         assert notes == [["of other code than the installed one"] if is_edited else []] * 2
 
 
-def test_a_card_is_printed_with_every_section(cab: Command) -> None:
+def test_a_card_is_printed_with_every_section(cab):
     text, page = cab("list", "gated_deltanet").out, cab("list", "gated_deltanet", "--markdown").out
     for section in card_of("gated_deltanet").sections:
         assert f"\n{section.caption}\n" in text

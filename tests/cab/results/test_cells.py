@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from cab.errors import UserError
 from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import plain
 from cab.records.record import Record, records_in
-from cab.results.cells import ANCHORS_FILE, SuiteCell, read_anchors, suite_cells
+from cab.results.cells import ANCHORS_FILE, read_anchors, suite_cells
 from tasks.lstf.synthetic import CHANNELS, NOISE, synthetic_series
 from tests.helpers.suite_records import CELLS, value_record, with_config
 from tools.suite.tables import composed_settings, write_anchors
@@ -20,7 +19,7 @@ from tools.suite.tables import composed_settings, write_anchors
 CORE = [cell for cell in suite_cells() if cell.core]
 
 
-def test_every_core_cell_stops_when_solved_at_a_constant_rate() -> None:
+def test_every_core_cell_stops_when_solved_at_a_constant_rate():
     assert {cell.pattern for cell in CORE} == {"NS", "CS", "NC", "CC"}
     for cell in suite_cells():
         options = cell.settings
@@ -53,7 +52,7 @@ UNCHANGED = {
     [pytest.param(cell, marks=() if cell.core else pytest.mark.slow) for cell in suite_cells() if cell.settings],
     ids=str,
 )
-def test_the_anchors_have_the_settings_that_are_run(cell: SuiteCell) -> None:
+def test_the_anchors_have_the_settings_that_are_run(cell):
     """Options that were removed since are not run; those that were added since change nothing by default."""
     composed = plain(composed_settings(cell))
     added = {name for name in composed if name not in cell.settings}
@@ -67,13 +66,13 @@ def test_the_anchors_have_the_settings_that_are_run(cell: SuiteCell) -> None:
     ("task", "pattern", "without_attention"),
     [("lm", "CS", math.log(16)), ("probe", "CC", math.log(64)), ("mlm", "NS", 2.53)],
 )
-def test_solved_is_99_5_percent_of_the_way_to_no_error(task: str, pattern: str, without_attention: float) -> None:
+def test_solved_is_99_5_percent_of_the_way_to_no_error(task, pattern, without_attention):
     [cell] = [cell for cell in CORE if (cell.task, cell.pattern) == (task, pattern)]
     assert cell.settings["trainer.stop_at"] == pytest.approx(0.005 * without_attention, abs=5e-5)
 
 
 @pytest.mark.parametrize(("pattern", "hours", "without_attention"), [("CS", 18, 0.71), ("NC", 6, 1.0)])
-def test_the_optimum_of_a_forecast_is_its_noise(pattern: str, hours: int, without_attention: float) -> None:
+def test_the_optimum_of_a_forecast_is_its_noise(pattern, hours, without_attention):
     [cell] = [cell for cell in CORE if (cell.task, cell.pattern) == ("lstf", pattern)]
     assert cell.settings["task.hours"] == hours
     series = synthetic_series(hours)
@@ -83,7 +82,7 @@ def test_the_optimum_of_a_forecast_is_its_noise(pattern: str, hours: int, withou
     assert cell.settings["trainer.stop_at"] == pytest.approx(expected, abs=1e-4)
 
 
-def test_anchors_are_written(tmp_path: Path) -> None:
+def test_anchors_are_written(tmp_path):
     path, cell = tmp_path / "anchors.csv", CELLS["lstf"]
     values = {"vanilla": 0.1, "none": 0.9}
     records = [
@@ -112,7 +111,7 @@ def with_settings(record: Record, **others: Any) -> Record:
 
 
 @pytest.mark.slow
-def test_committed_anchors_are_of_committed_results(tmp_path: Path) -> None:
+def test_committed_anchors_are_of_committed_results(tmp_path):
     written = tmp_path / "anchors.csv"
     write_anchors([record for folder in REFERENCE_DIRS for _, record in records_in(folder, [])], written)
     assert set(ANCHORS_FILE.read_text().splitlines()) <= set(written.read_text().splitlines())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from cab.config.compose import compose
@@ -11,7 +9,6 @@ from cab.records.record import Record
 from cab.results.changed_settings import with_changed
 from cab.results.verdict import frame_of
 from cab.runner.cell import Cell
-from tests.helpers.command import Command
 from tests.helpers.made_records import make_record, result, table
 
 
@@ -29,7 +26,7 @@ from tests.helpers.made_records import make_record, result, table
         ("task=lm dataset=pg19 pattern=CS task.limit=5", ["task.limit=5"]),
     ],
 )
-def test_settings_are_compared_with_the_published_ones(overrides: str, changed: list[str]) -> None:
+def test_settings_are_compared_with_the_published_ones(overrides, changed):
     assert with_changed(frame_of([paper_record(overrides)]))["changed"].tolist() == [tuple(changed)]
 
 
@@ -38,12 +35,12 @@ def paper_record(overrides: str) -> Record:
     return make_record({"ppl": 1.0}, config=config, **Cell.from_config(config).key)
 
 
-def test_results_of_other_presets_and_printed_values_have_none() -> None:
+def test_results_of_other_presets_and_printed_values_have_none():
     frame = table(result(1.0), result(1.0, preset="published", hash="", config=None))
     assert with_changed(frame)["changed"].tolist() == [(), ()]
 
 
-def test_runs_with_other_settings_are_named_and_marked(tmp_path: Path, cab: Command) -> None:
+def test_runs_with_other_settings_are_named_and_marked(tmp_path, cab):
     for options in ("", " attention=local task.tokenizer=null"):
         paper_record(f"task=lm dataset=pg19 pattern=CS{options}").write(tmp_path)
     shown = cab("score", tmp_path, "--normalization", "official")

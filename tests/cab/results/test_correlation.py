@@ -24,7 +24,7 @@ def scores(indices: dict[tuple[str, str], dict[str, float]]) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("size", [4, 5, 6])
-def test_correlation_of_patterns_is_pearson_with_fisher_interval(size: int) -> None:
+def test_correlation_of_patterns_is_pearson_with_fisher_interval(size):
     x, y = np.random.default_rng(size).normal(size=(2, size))
     one, other = (dict(zip(NAMES, values, strict=False)) for values in (x, y))
     one |= {"only_here": 3.0, "none": -50.0}
@@ -47,7 +47,7 @@ def test_correlation_of_patterns_is_pearson_with_fisher_interval(size: int) -> N
         ([0.5] * 6, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "undefined: all attentions have the same score"),
     ],
 )
-def test_few_or_equal_attentions(x: list[float], y: list[float], note: str) -> None:
+def test_few_or_equal_attentions(x, y, note):
     one, other = (dict(zip(NAMES, values, strict=False)) for values in (x, y))
     values = {("NS", "all"): {**one, "x": 1.0}, ("NC", "all"): {**other, "y": 1.0}}
     [row] = pattern_correlation(scores(values)).to_dict("records")
@@ -56,7 +56,7 @@ def test_few_or_equal_attentions(x: list[float], y: list[float], note: str) -> N
     assert math.isnan(row["pearson"]) == (len(x) != 3)
 
 
-def test_tasks_correlate_within_their_pattern() -> None:
+def test_tasks_correlate_within_their_pattern():
     ranks = dict(zip(NAMES, map(float, range(6)), strict=False))
     back = {name: 5 - rank for name, rank in ranks.items()}
     values = {("NS", "a"): ranks, ("NS", "b"): back, ("NS", "all"): ranks, ("CC", "a"): ranks, ("CC", "c"): ranks}
@@ -72,14 +72,14 @@ def test_tasks_correlate_within_their_pattern() -> None:
     assert task_correlation(alone).empty
 
 
-def test_a_pair_of_tasks_has_the_same_name_in_all_results() -> None:
+def test_a_pair_of_tasks_has_the_same_name_in_all_results():
     ranks = dict(zip(NAMES, map(float, range(6)), strict=False))
     for tasks in (("lstf", "pcc", "mine"), ("mine", "pcc", "lstf")):
         pairs = task_correlation(scores({("NC", task): ranks for task in tasks}))
         assert pairs[["a", "b"]].to_numpy().tolist() == [["pcc", "lstf"], ["pcc", "mine"], ["lstf", "mine"]]
 
 
-def test_patterns_correlate_with_long_range_arena() -> None:
+def test_patterns_correlate_with_long_range_arena():
     """Figure 3a's fifth column, over the attentions that both have (Flash and S4D are not among LRA's)."""
     pairs = benchmark_correlation(index_table(load_results(PAPER_DIR)))
     assert pairs[["kind", "a", "b"]].to_numpy().tolist() == [
@@ -90,7 +90,7 @@ def test_patterns_correlate_with_long_range_arena() -> None:
     assert benchmark_correlation(by_hand)["pearson"].item() == pytest.approx(1.0)
 
 
-def test_benefit_picks_the_best_efficient_attention() -> None:
+def test_benefit_picks_the_best_efficient_attention():
     values = {"vanilla": 0.4, "flash": 0.9, "abc": 0.5, "local": 0.7, "none": -2.0}
     tables = {("NS", "a"): values, ("NS", "all"): values, ("NS", "b"): {"eager": 0.1, "abc": math.nan}}
     benefit = benefit_of_attention(scores(tables))

@@ -45,7 +45,7 @@ VANILLA = FORWARD | {"attention": "vanilla", "bytes": "40", "relative_to_softmax
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(monkeypatch):
     """The measurements take 64 tokens instead of 8,192; the committed ones stay."""
     measured_costs()
     for module in ("cab.results.costs", "cab.efficiency.benchmark"):
@@ -66,7 +66,7 @@ def texts_of(record: Record, folders: list[Path]) -> list[str]:
 
 
 @pytest.mark.usefixtures("short")
-def test_the_cost_of_a_class_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_a_class_in_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(CLASS)
     code = code_of(ATTENTIONS.get("own.py:Mean").cls)
@@ -95,9 +95,7 @@ def test_the_cost_of_a_class_in_a_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert [each.stat().st_mtime_ns for each in path.parent.iterdir()] == [written], "each code is measured once"
 
 
-def test_an_edited_copy_has_no_cost_and_state_of_the_original(
-    made_suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edited_copy_has_no_cost_and_state_of_the_original(made_suite, tmp_path, monkeypatch):
     """Those that were measured with its code are shown."""
     codes = {"ours": installed_code("linear"), "edited": "0123456789abcdef"}
     monkeypatch.setattr(costs, "_committed_codes", lambda: {("linear", codes["ours"])})
@@ -134,7 +132,7 @@ def own_row(*folders: Path) -> pd.Series:
     return row
 
 
-def test_rows_at_the_sizes_of_the_board() -> None:
+def test_rows_at_the_sizes_of_the_board():
     changes = ({"embed_dim": "512"}, {"length": "4096"}, {"status": "oom"}, {"packed": "uniform"})
     others = [FORWARD | {"relative_to_softmax": "9"} | change for change in changes]
     early = DECODE | {"length": "256"}
@@ -148,7 +146,7 @@ def test_rows_at_the_sizes_of_the_board() -> None:
 
 
 @pytest.mark.usefixtures("short")
-def test_the_measurement_is_that_of_the_committed_costs() -> None:
+def test_the_measurement_is_that_of_the_committed_costs():
     threads = torch.get_num_threads()
     measured = measure_for_board(AttentionSubject.parse("linear"), Pattern.CS)
     rows = [row for row in measured if row.kind == "attention"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -73,9 +71,7 @@ def crossing() -> pd.DataFrame:
         ((quadratic, line), {"lengths": LENGTHS[:2]}, "paper", math.nan, "insufficient lengths"),
     ],
 )
-def test_a_length_that_is_known_or_that_the_costs_do_not_determine(
-    curves: tuple[Curve, Curve], options: dict[str, Any], protocol: str, length: float, note: str
-) -> None:
+def test_a_length_that_is_known_or_that_the_costs_do_not_determine(curves, options, protocol, length, note):
     found = efficiency_length(costs(dict(zip(("vanilla", "abc"), curves, strict=True)), **options), protocol=protocol)
     row = time_of(found)
     assert row["length"] == pytest.approx(length, rel=1e-6, nan_ok=True)
@@ -85,7 +81,7 @@ def test_a_length_that_is_known_or_that_the_costs_do_not_determine(
     assert found["pattern"].unique().tolist() == ["CS"]
 
 
-def test_the_paper_leaves_the_shortest_length_out_of_the_time_of_the_other_attention_only() -> None:
+def test_the_paper_leaves_the_shortest_length_out_of_the_time_of_the_other_attention_only():
     table = crossing()
     first = (table["attention"] == "abc") & (table["length"] == 200)
     table.loc[first, "seconds"] *= 3
@@ -95,7 +91,7 @@ def test_the_paper_leaves_the_shortest_length_out_of_the_time_of_the_other_atten
     assert time_of(efficiency_length(table, protocol="paper"))["length"] != time_of(spoilt)["length"]
 
 
-def test_a_cost_of_zero_is_fitted_as_the_smallest_other() -> None:
+def test_a_cost_of_zero_is_fitted_as_the_smallest_other():
     lengths = np.array(LENGTHS, float)
     values = np.where(lengths == LENGTHS[0], 0.0, lengths - LENGTHS[0])
     fit = Fit(lengths, values, [np.ones_like, lambda n: n])
@@ -104,13 +100,13 @@ def test_a_cost_of_zero_is_fitted_as_the_smallest_other() -> None:
 
 
 @pytest.mark.parametrize("scale", [2.0**-100, 2.0**100])
-def test_the_scale_of_costs_does_not_matter(scale: float) -> None:
+def test_the_scale_of_costs_does_not_matter(scale):
     table = noisy(crossing(), 0.01)
     scaled = efficiency_length(table.assign(seconds=table["seconds"] * scale))
     pd.testing.assert_frame_equal(scaled, efficiency_length(table), rtol=1e-6)
 
 
-def test_intervals_cover_the_crossing() -> None:
+def test_intervals_cover_the_crossing():
     inside = []
     for repeat in range(8):
         row = time_of(efficiency_length(noisy(crossing(), 0.03, seed=repeat).assign(bytes=math.nan)))
@@ -119,7 +115,7 @@ def test_intervals_cover_the_crossing() -> None:
     assert sum(inside) >= 6
 
 
-def test_eager_as_baseline_and_out_of_memory() -> None:
+def test_eager_as_baseline_and_out_of_memory():
     table = costs({"vanilla": quadratic, "eager": lambda n: 4 * quadratic(n), "abc": line})
     table.loc[(table["attention"] == "eager") & (table["length"] > 3000), ["seconds", "bytes"]] = math.nan
     found = efficiency_length(table, baseline="eager")
@@ -129,7 +125,7 @@ def test_eager_as_baseline_and_out_of_memory() -> None:
     assert (math.isnan(row["length"]), row["note"]) == (True, "no time measured for abc")
 
 
-def test_an_interval_from_always_to_never_has_no_length() -> None:
+def test_an_interval_from_always_to_never_has_no_length():
     table = crossing()
     noise = np.random.default_rng(0).lognormal(sigma=2.0, size=len(table))
     row = time_of(efficiency_length(table.assign(seconds=table["seconds"] * noise)))
@@ -138,7 +134,7 @@ def test_an_interval_from_always_to_never_has_no_length() -> None:
     assert row["note"].startswith("undetermined")
 
 
-def test_costs_of_either_form(tmp_path: Path) -> None:
+def test_costs_of_either_form(tmp_path):
     head = "attention,pattern,phase,length,seconds,bytes,status,kind"
     rows = ["abc,CC,decode,256,0.5,1024,ok,attention", "abc,CC,decode,512,,,oom,attention"]
     (tmp_path / "costs.csv").write_text("\n".join([head, *rows, "x,CC,decode,512,1,1,ok,peer"]))
@@ -150,7 +146,7 @@ def test_costs_of_either_form(tmp_path: Path) -> None:
     assert (row["attention"], row["pattern"], row["length"], row["seconds"]) == ("null", "NS", 256, 0.002)
 
 
-def test_settings_are_compared_apart(tmp_path: Path) -> None:
+def test_settings_are_compared_apart(tmp_path):
     """Rows of another protocol are left out; each device has a length of its own, as if it were alone."""
     apart = {device: crossing().assign(device=device, protocol="default") for device in ("cpu", "cuda")}
     apart["cuda"]["seconds"] = 2 * apart["cuda"]["seconds"] - apart["cuda"]["length"] * 1e-4

@@ -1,9 +1,5 @@
 """`--figures`: a PNG and a PDF of each figure whose data are there, in the paper's order."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
@@ -13,7 +9,7 @@ from cab.results.figures import benefit_figure
 
 
 @pytest.mark.slow
-def test_the_published_figures_are_drawn(tmp_path: Path) -> None:
+def test_the_published_figures_are_drawn(tmp_path):
     costs = tmp_path / "costs.csv"
     rows = ["attention,pattern,phase,length,seconds,bytes"]
     for length in (256, 512, 1024, 2048, 4096):
@@ -31,7 +27,7 @@ def test_the_published_figures_are_drawn(tmp_path: Path) -> None:
         assert path.stat().st_size > 5_000
 
 
-def test_bars_are_in_the_order_of_the_legend() -> None:
+def test_bars_are_in_the_order_of_the_legend():
     benefit = pd.DataFrame({"task": ["lm"], "efficient": [1.0], "vanilla": [0.5], "without": [-2.0]})
     figure = benefit_figure(benefit, title="NS")
     (axes,) = figure.axes

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ from cab.results.guards import comparable, of_one_data, select
 from cab.results.index import NO_CONSTANTS, Scores, score
 from cab.results.index_tables import notes_on
 from cab.results.load import load_results
-from tests.helpers.command import Command
 from tests.helpers.made_records import index_of, make_record, mine, number, result, table
 
 
@@ -60,19 +57,19 @@ PRINTED_ROWS = two(hash="", file="numbers.csv")
         (two(), "oficial", "did you mean 'official'"),
     ],
 )
-def test_results_are_refused(rows: list[dict[str, Any]], normalization: str, message: str) -> None:
+def test_results_are_refused(rows, normalization, message):
     with pytest.raises(UserError, match=message):
         scored(rows, normalization)
 
 
 @pytest.mark.parametrize("changes", [{}, {"task": "lstf", "pattern": "NS"}])
-def test_tasks_without_constants_have_no_index(changes: Mapping[str, Any]) -> None:
+def test_tasks_without_constants_have_no_index(changes):
     made = scored(two(**changes), "official")
     assert set(made.table["missing"]) == {NO_CONSTANTS, "no task has an index"}
     assert scored(two(**changes)).table["index"].notna().all()
 
 
-def test_a_rehearsal_has_an_index_with_a_stamp(tmp_path: Path, cab: Command) -> None:
+def test_a_rehearsal_has_an_index_with_a_stamp(tmp_path, cab):
     """It is that of its own results, also if the constants of the paper are requested."""
     for name, part in itertools.product(("vanilla", "abc"), "MS"):
         names = {"dataset": "synthetic", "config_variant": part, "preset": "smoke", "attention": name}
@@ -82,7 +79,7 @@ def test_a_rehearsal_has_an_index_with_a_stamp(tmp_path: Path, cab: Command) -> 
     assert "say nothing about attentions" in output.err
 
 
-def test_results_on_other_data_are_excluded(caplog: pytest.LogCaptureFixture) -> None:
+def test_results_on_other_data_are_excluded(caplog):
     """Another place may have other data."""
     places = {"etth1": ("feed", "feed", "feed", "beef", "beef"), "etth2": ["deed"] * 5}
     rows = [
@@ -98,7 +95,7 @@ def test_results_on_other_data_are_excluded(caplog: pytest.LogCaptureFixture) ->
     assert warning.endswith("the results on the data of the latter are excluded: 2")
 
 
-def test_the_data_of_the_anchors_take_precedence(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_data_of_the_anchors_take_precedence(caplog):
     """In a cell of the suite, results on its data are kept, even if most are on others."""
     names = {"dataset": "synthetic", "config_variant": "", "pattern": "CS"}
     bundled = next(record for _, record in records_in(REFERENCE_DIRS[0], []) if record.cell["task"] == "lstf")
@@ -111,13 +108,13 @@ def test_the_data_of_the_anchors_take_precedence(caplog: pytest.LogCaptureFixtur
     assert "excluded: 2" in caplog.text
 
 
-def test_versions_are_selected_and_may_differ_between_tasks() -> None:
+def test_versions_are_selected_and_may_differ_between_tasks():
     mixed = table(*two(), *two(task_version=2, dataset="etth2"))
     assert set(comparable(select(mixed, latest=True))["dataset"]) == {"etth2"}
     assert math.isfinite(index_of(scored(two() + two(task_version=3, task="yours")).table, "abc"))
 
 
-def test_different_results_of_one_cell_and_seed_are_refused_with_their_settings() -> None:
+def test_different_results_of_one_cell_and_seed_are_refused_with_their_settings():
     """Of one source: an own and a reference result may be in one place."""
     configs = [result(1.0, "abc")["config"] | {"attention": {"name": "abc", "num_landmarks": n}} for n in (16, 64)]
     rows = [result(1.0, "abc", hash=str(n), file=f"{n}.json", config=config) for n, config in enumerate(configs)]
@@ -126,7 +123,7 @@ def test_different_results_of_one_cell_and_seed_are_refused_with_their_settings(
     assert len(comparable(table(rows[0], {**rows[1], "source": "reference"}))) == 2
 
 
-def test_fewer_seeds_than_published_and_other_data_are_named(tmp_path: Path) -> None:
+def test_fewer_seeds_than_published_and_other_data_are_named(tmp_path):
     for name, seeds in (("vanilla", 5), ("abc", 3)):
         for seed in range(seeds):
             cell = {"attention": name, "seed": seed, "preset": "paper", "config_variant": "M"}
@@ -151,14 +148,14 @@ def test_fewer_seeds_than_published_and_other_data_are_named(tmp_path: Path) -> 
         (two() + mine({"none": 2.0}) + mine({"none": 2.0}, "mae"), []),  # a metric of none alone is not scored
     ],
 )
-def test_values_that_cannot_be_normalized_leave_no_index(rows: list[dict[str, Any]], without: list[str]) -> None:
+def test_values_that_cannot_be_normalized_leave_no_index(rows, without):
     made = scored(rows).table
     of_task = made[made["task"] == "mine"]
     assert of_task.loc[of_task["index"].isna(), "attention"].tolist() == without
     assert "abc" in without or index_of(made, "abc") == pytest.approx(math.sqrt(0.5))
 
 
-def test_attentions_trained_differently_are_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_attentions_trained_differently_are_named(caplog):
     def trained(attention: str, steps: int, other: str = "vanilla", value: float = 0.4) -> dict[str, Any]:
         config = result(value, attention)["config"]
         config |= {"trainer": {"max_steps": steps, "num_workers": steps}, "other_attention": other}

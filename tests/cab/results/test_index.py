@@ -19,7 +19,7 @@ def scored(rows: Rows, **options: Any) -> Scores:
     return score(table(*rows), normalization="results", **options)
 
 
-def test_own_normalization_is_the_sample_deviation_over_the_attentions() -> None:
+def test_own_normalization_is_the_sample_deviation_over_the_attentions():
     scores = scored(mine({"abc": 1.0, "local": 2.0, "s4d": 4.5})).table
     assert list(scores.columns) == INDEX_COLUMNS
     deviation = math.sqrt(((1.5) ** 2 + 0.5**2 + 2.0**2) / 2)  # around the mean 2.5, over n - 1
@@ -81,13 +81,13 @@ PARTS = [(name, part) for name in ("etth1", "etth2", "ettm1", "weather", "ecl") 
         ),
     ],
 )
-def test_means_of_normalized_metrics(rows: Rows, indices: dict[tuple[str, str, str], float]) -> None:
+def test_means_of_normalized_metrics(rows, indices):
     scores = scored(rows).table
     assert {key: index_of(scores, *key) for key in indices} == pytest.approx(indices, nan_ok=True)
     assert scores["pattern"].drop_duplicates().tolist() == list(dict.fromkeys(key[2] for key in indices))
 
 
-def test_an_incomplete_row_has_no_index_and_keeps_its_complete_tasks() -> None:
+def test_an_incomplete_row_has_no_index_and_keeps_its_complete_tasks():
     rows = mine({"abc": 1.0, "local": 2.0, "s4d": 4.0}) + mine({"abc": 1.0, "local": 3.0}, "f_score", task="yours")
     scores = scored(rows + mine({"abc": 0.5, "s4d": 0.75}, "mae")).table  # local lacks a metric, s4d a task
     missing = dict(zip(zip(scores["task"], scores["attention"], strict=True), scores["missing"], strict=True))
@@ -117,7 +117,7 @@ def forecasts(attention: str = "abc", seed: int = 0) -> Rows:
     ]
 
 
-def test_the_deviation_is_over_composites_per_seed() -> None:
+def test_the_deviation_is_over_composites_per_seed():
     """Parts whose deviations cancel within each seed leave none."""
     rows: Rows = []
     for seed, sign in enumerate((1, -1)):
@@ -130,14 +130,14 @@ def test_the_deviation_is_over_composites_per_seed() -> None:
     assert index_of(scores.table, "abc", "lstf", column="seeds") == 2
 
 
-def test_a_task_of_table_3_that_nobody_ran_leaves_no_average() -> None:
+def test_a_task_of_table_3_that_nobody_ran_leaves_no_average():
     scores = score(table(*forecasts())).table
     assert math.isfinite(index_of(scores, "abc", "lstf"))
     assert math.isnan(index_of(scores, "abc"))
     assert scores.loc[scores["task"] == "all", "missing"].tolist() == ["no index in pcc"]
 
 
-def test_a_partial_index_has_a_name_of_its_own() -> None:
+def test_a_partial_index_has_a_name_of_its_own():
     """Two of ten values, whatever the metrics of each; `all` needs the other tasks as well."""
     rows = [row for row in forecasts() + forecasts("local") if row["dataset"] == "weather"]
     assert score(table(*rows)).table["index"].isna().all()
@@ -151,7 +151,7 @@ def test_a_partial_index_has_a_name_of_its_own() -> None:
     assert "lstf" in set(whole["task"])
 
 
-def test_the_average_has_the_tasks_of_table_3() -> None:
+def test_the_average_has_the_tasks_of_table_3():
     """Section 3.1: LSTF and PCC are no part of NS, unless they are named or alone; a task of others is."""
     values = {"abc": 1.0, "local": 2.0, "s4d": 4.0}
     lstf, others = mine(values, task="lstf", pattern="NS"), mine(values, "ppl", task="mlm", pattern="CC")
@@ -165,6 +165,6 @@ def test_the_average_has_the_tasks_of_table_3() -> None:
     assert index_of(alone, "abc", "all", "NS") == index_of(alone, "abc", "lstf", "NS") == pytest.approx(index["lstf"])
 
 
-def test_results_of_the_suite_and_of_tasks_outside_the_index_have_none() -> None:
+def test_results_of_the_suite_and_of_tasks_outside_the_index_have_none():
     assert scores_by_source(load_results(REFERENCE_DIRS[1])) == {}
     assert scores_by_source(table(*mine(TWO, "acc", task="lra", dataset="text", pattern="NS"))) == {}

@@ -23,7 +23,7 @@ def leaderboard(*sources: Path, normalization: str = "results") -> pd.DataFrame:
     return pd.concat([board.table for board in index_boards(load_results(sources), normalization)], ignore_index=True)
 
 
-def test_presets_and_synthetic_data_are_kept_apart(tmp_path: Path) -> None:
+def test_presets_and_synthetic_data_are_kept_apart(tmp_path):
     names = ("vanilla", "abc", "local")
     for preset, dataset in itertools.product(("mini", "smoke"), ("etth1", "synthetic")):
         for name in names:
@@ -50,7 +50,7 @@ def write_failed(folder: Path, cost: RunCost, **changes: Any) -> None:
     Record.failed(about, status=Status.OOM, error=MemoryError(), step=None, cost=cost, metrics=metrics).write(folder)
 
 
-def test_a_failed_run_has_no_training_time(tmp_path: Path) -> None:
+def test_a_failed_run_has_no_training_time(tmp_path):
     for seed in (0, 1):
         for name in ("vanilla", "abc"):
             make_record({"mse": number(name, seed)}, attention=name, seed=seed).write(tmp_path)
@@ -62,7 +62,7 @@ def test_a_failed_run_has_no_training_time(tmp_path: Path) -> None:
     assert f"{place}: 1 of 2 without a score (oom)" in table.loc["abc", "missing"]
 
 
-def test_a_copy_of_a_record_is_no_second_seed(tmp_path: Path) -> None:
+def test_a_copy_of_a_record_is_no_second_seed(tmp_path):
     for name in ("vanilla", "abc"):
         path = make_record({"mse": number(name)}, attention=name).write(tmp_path)
         path.with_name(f"copy-{name}.json").write_bytes(path.read_bytes())
@@ -71,14 +71,14 @@ def test_a_copy_of_a_record_is_no_second_seed(tmp_path: Path) -> None:
     assert len(records_csv(load_results(tmp_path))) == 4
 
 
-def test_trivial_answers_are_those_of_a_run_with_a_score(tmp_path: Path) -> None:
+def test_trivial_answers_are_those_of_a_run_with_a_score(tmp_path):
     write_failed(tmp_path, RunCost())
     make_record({"mse": 1.0}, baselines={"repeat": {"mse": 2.5}}).write(tmp_path)
     results = load_results(tmp_path).assign(place=MINE)
     assert trivial_baselines(results) == {(MINE, "mse", "repeat"): 2.5}
 
 
-def test_the_table_of_a_pattern(tmp_path: Path) -> None:
+def test_the_table_of_a_pattern(tmp_path):
     """Best index first; the best value is marked, but not that of a baseline; yours has one attention, so no index."""
     made: dict[str, Any] = {"preset": "mini", "dataset": "etth1", "config_variant": "", "pattern": "NS", "task": "mine"}
     baselines = {"repeat": {"mse": 0.05, "mae": 0.05}}

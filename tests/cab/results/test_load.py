@@ -28,7 +28,7 @@ CSV = f"{HEAD}\nNS,T,b,d,m,1,café,1\n"
 LONG_FIELD = CSV.replace("é", "a" * 140_000).encode()
 
 
-def test_each_source_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_source_is_read_once(tmp_path, monkeypatch):
     """Whatever the form of its path."""
     for seed in (1, 2):
         make_record({"mse": float(seed)}, seed=seed).write(tmp_path / "own")
@@ -41,7 +41,7 @@ def test_each_source_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert metrics_table(relative)["seeds"].tolist() == [2]
 
 
-def test_reference_results_are_added(tmp_path: Path) -> None:
+def test_reference_results_are_added(tmp_path):
     """Once, and an own record of the same cell and seed is a row of its own."""
     bundled = next(record for _, record in records_in(MINI, []) if record.cell["task"] == "lstf")
     names = {"dataset": "synthetic", "pattern": "CS", "config_variant": "M", "seed": 1, "data": bundled.data}
@@ -55,7 +55,7 @@ def test_reference_results_are_added(tmp_path: Path) -> None:
     assert set(load_results(MINI)["label"]) <= set(frame["attention"])
 
 
-def test_the_first_reference_folder_of_a_place_counts() -> None:
+def test_the_first_reference_folder_of_a_place_counts():
     frame = load([], with_reference=True).frame
     kept = first_reference(frame)
     places = kept.groupby(["task", "dataset", "config_variant", "backbone", "pattern"])["file"]
@@ -80,9 +80,7 @@ def facts(record: Record) -> Mapping[str, object]:
     ],
 )
 @pytest.mark.usefixtures("made_suite")
-def test_training_that_is_unfinished_or_diverges(
-    losses: list[float], unfinished: bool, diverged: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_that_is_unfinished_or_diverges(losses, unfinished, diverged, monkeypatch):
     """K of the validation loss is 0 at 2.0 and 100 at 0.0; the budget is that of the cell."""
     anchors = made_anchors()[CELLS["lstf"].key]
     with_loss = dataclasses.replace(anchors, validation={"vanilla": [0.0], "none": [2.0]})
@@ -100,7 +98,7 @@ def test_training_that_is_unfinished_or_diverges(
 
 @pytest.mark.usefixtures("made_suite")
 @pytest.mark.parametrize("value", [math.nan, 0.0])
-def test_a_value_without_k_has_a_reason(value: float) -> None:
+def test_a_value_without_k_has_a_reason(value):
     """A loss of 0 has no logarithm."""
     [cell] = [cell for cell in CELLS.values() if cell.scale == "log"]
     about = facts(value_record(cell, "abc", value))
@@ -108,7 +106,7 @@ def test_a_value_without_k_has_a_reason(value: float) -> None:
 
 
 @pytest.mark.parametrize("content", [CSV.encode("utf-16"), CSV.encode("latin-1"), bytes(range(256)) * 9, LONG_FIELD])
-def test_a_table_that_cannot_be_read_is_one_line(content: bytes, tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_read_is_one_line(content, tmp_path):
     path = tmp_path / "table.csv"
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"table\.csv") as error:
@@ -116,7 +114,7 @@ def test_a_table_that_cannot_be_read_is_one_line(content: bytes, tmp_path: Path)
     assert "\n" not in str(error.value)
 
 
-def test_the_byte_order_mark_of_a_spreadsheet_is_no_text(tmp_path: Path) -> None:
+def test_the_byte_order_mark_of_a_spreadsheet_is_no_text(tmp_path):
     (tmp_path / "table.csv").write_bytes(CSV.encode("utf-8-sig"))
     assert load_results(tmp_path / "table.csv")["attention"].tolist() == ["café"]
 
@@ -159,7 +157,7 @@ abc,NS,forward,256,1,1;abc,NS,forward,256,1,1 -> line 3: the costs of line 2 aga
 @pytest.mark.parametrize(
     ("header", "mistake"), [(header, line) for header, lines in MISTAKES.items() for line in lines.split("\n") if line]
 )
-def test_a_broken_row_is_refused(header: str, mistake: str, tmp_path: Path) -> None:
+def test_a_broken_row_is_refused(header, mistake, tmp_path):
     rows, _, words = mistake.partition(" -> ")
     path = tmp_path / "table.csv"
     path.write_text("\n".join([header, *filter(None, rows.split(";"))]) + "\n")
@@ -167,9 +165,7 @@ def test_a_broken_row_is_refused(header: str, mistake: str, tmp_path: Path) -> N
         (load_results if header.startswith("pattern") else load_costs)(path)
 
 
-def test_values_without_a_preset_count_as_published_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_values_without_a_preset_count_as_published_with_a_warning(tmp_path, caplog):
     path, row = tmp_path / "own.csv", "NS,sr,sr3,ffhq,psnr,1,a,2.0"
     path.write_text(f"{HEAD}\n{row}\n")
     assert load_results(path)["source"].tolist() == ["published"]

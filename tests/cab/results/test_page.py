@@ -8,7 +8,6 @@ import itertools
 import re
 from collections import Counter
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -47,7 +46,7 @@ class Elements(HTMLParser):
 
 
 @pytest.mark.filterwarnings("error")
-def test_names_change_neither_elements_nor_cells(tmp_path: Path) -> None:
+def test_names_change_neither_elements_nor_cells(tmp_path):
     """In any field, and in the CSV files, where a spreadsheet would execute some."""
     shapes, widths = {}, {}
     for kind, names in {"hostile": HOSTILE, "plain": [f"name{place}" for place in range(len(HOSTILE))]}.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from selenium import webdriver
@@ -30,9 +29,7 @@ def column(page: webdriver.Chrome, table: str, label: str, *, click: bool = Fals
 
 
 @pytest.mark.browser
-def test_the_page_works(
-    browser: webdriver.Chrome, made_suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_works(browser, made_suite, tmp_path, monkeypatch):
     """The state of softmax attention grows; gla and ssd have no result in recall; S4D has none in mae."""
     monkeypatch.setattr("cab.results.suite_board.is_committed", lambda *_: True)
     own = shutil.copytree(made_suite, tmp_path / "own")

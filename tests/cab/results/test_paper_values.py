@@ -20,8 +20,7 @@ from cab.records.record import RunCost
 from cab.results import paper_values
 from cab.results.comparison import compared
 from cab.results.load import OWN, load_results
-from cab.results.published import PaperTable, paper_tables, published_values, rows as rows_of
-from tests.helpers.command import Command
+from cab.results.published import paper_tables, published_values, rows as rows_of
 from tests.helpers.made_records import make_record
 
 ROOT = Path(__file__).parents[3]
@@ -50,20 +49,20 @@ def of_source(source: str) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def published() -> Any:
+def published():
     """The raw metrics of Table 3, as if they were own results."""
     frame = load_results(PAPER / "results.csv").assign(source=OWN)
     return frame[frame["value"].notna()]
 
 
 @pytest.fixture
-def _counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def _counts(monkeypatch):
     """Replace the counting of parameters, which tests/backbones/test_backbones_parameters.py tests, by its results."""
     monkeypatch.setattr(paper_values, "count_parameters", lambda *cell: COUNTS.get(cell))
 
 
 @pytest.mark.parametrize("table", [pytest.param(table, id=name) for name, table in JOINED.items()])
-def test_the_published_values_are_those_of_the_file(table: PaperTable) -> None:
+def test_the_published_values_are_those_of_the_file(table):
     expected = []
     for row in itertools.chain.from_iterable(map(rows_of, table.file.split())):
         if all(row[pair.split("=")[0]] == pair.split("=")[1].replace("_", " ") for pair in table.where.split()):
@@ -86,7 +85,7 @@ SELECTING = ("table15", "figure3c", "transnormer1", "transnormer4", "transnormer
 
 
 @pytest.mark.parametrize("table", [TABLES[name] for name in SELECTING], ids=SELECTING)
-def test_own_values_are_means_over_the_selected_runs(table: PaperTable, tmp_path: Path, cab: Command) -> None:
+def test_own_values_are_means_over_the_selected_runs(table, tmp_path, cab):
     """Two seeds of some runs that the table selects, and runs with another setting, metric, data set or attention."""
     random.seed(table.name)
     expected: dict[tuple[str, ...], list[float]] = {}
@@ -142,7 +141,7 @@ def write_runs(folder: Path, wanted: dict[str, str], metrics: dict[str, list[flo
         make_record(scores, **cell, seed=seed, config=config, cost=costs).write(folder)
 
 
-def test_generated_data_replace_the_published_ones_in_a_rehearsal(tmp_path: Path, cab: Command) -> None:
+def test_generated_data_replace_the_published_ones_in_a_rehearsal(tmp_path, cab):
     mine, smoke, real = "mine(heads=2, window_size=4)", tmp_path / "smoke", tmp_path / "paper"
     for dataset, attention in (("listops_synthetic", "vanilla"), ("text_synthetic", mine)):
         run = {**ARENA, "dataset": dataset, "attention": attention, "verified": attention == "vanilla"}
@@ -162,7 +161,7 @@ def test_generated_data_replace_the_published_ones_in_a_rehearsal(tmp_path: Path
     assert own_of(cab("paper", "transnormer6", smoke, real, *AS_CSV).rows) == [("vanilla", "text", "real")]
 
 
-def test_stored_means_of_long_range_arena_are_apart_from_the_published_values(cab: Command) -> None:
+def test_stored_means_of_long_range_arena_are_apart_from_the_published_values(cab):
     _, _, own = cab("paper", "lra", ROOT / "results/lra").out.partition("\n\n")
     assert "1 to 3 seeds: not comparable with the published values" in own.splitlines()[0]
     lines = [line.split() for line in own.splitlines()[2:]]
@@ -173,7 +172,7 @@ def test_stored_means_of_long_range_arena_are_apart_from_the_published_values(ca
 
 
 @pytest.mark.parametrize("table", ["lra", "table3"])
-def test_results_on_generated_data_are_apart(table: str, tmp_path: Path, cab: Command) -> None:
+def test_results_on_generated_data_are_apart(table, tmp_path, cab):
     arena = {**ARENA, "dataset": "text_synthetic"}
     series = {"task": "lstf", "dataset": "synthetic", "config_variant": "", "backbone": "informer", "pattern": "NC"}
     for seed, value in enumerate((0.4, 0.6)):
@@ -188,7 +187,7 @@ def test_results_on_generated_data_are_apart(table: str, tmp_path: Path, cab: Co
 
 
 @pytest.mark.parametrize("name", ["table3", "figure3c"])
-def test_published_results_are_never_own_values(name: str, published: Any) -> None:
+def test_published_results_are_never_own_values(name, published):
     """In Table 3, from which other tables follow, and among records."""
     table = TABLES[name]
     paper = load_results(PAPER)
@@ -198,7 +197,7 @@ def test_published_results_are_never_own_values(name: str, published: Any) -> No
 
 
 @pytest.mark.parametrize("table", of_source("scales"))
-def test_means_and_deviations_over_attentions(table: PaperTable, published: Any) -> None:
+def test_means_and_deviations_over_attentions(table, published):
     """FlashAttention computes what softmax attention does, and is left out."""
     values: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for row in rows_of("results.csv"):
@@ -211,7 +210,7 @@ def test_means_and_deviations_over_attentions(table: PaperTable, published: Any)
         assert row["difference"] == row["own"] - float(row["published"])
 
 
-def test_the_benefit_is_of_the_best_efficient_attention(published: Any) -> None:
+def test_the_benefit_is_of_the_best_efficient_attention(published):
     all_indices = compared(TABLES["table6"], published).dropna(subset=["own"])
     of_table3 = compared(TABLES["table3"], published).query("metric == 'index' and task != 'all'")
     assert all_indices["own"].tolist() == of_table3["own"].dropna().tolist()
@@ -232,7 +231,7 @@ def pearson(a: dict[str, float], b: dict[str, float]) -> float:
 
 
 @pytest.mark.parametrize("table", of_source("correlations"))
-def test_correlations_of_own_indices(table: PaperTable, published: Any) -> None:
+def test_correlations_of_own_indices(table, published):
     own: dict[str, dict[str, float]] = defaultdict(dict)
     for row in compared(TABLES["table3"], published).to_dict("records"):
         if row["metric"] == "index" and row["attention"] != "flash":
@@ -251,7 +250,7 @@ def test_correlations_of_own_indices(table: PaperTable, published: Any) -> None:
 
 
 @pytest.mark.parametrize("table", of_source("costs"))
-def test_own_costs(table: PaperTable, tmp_path: Path, cab: Command) -> None:
+def test_own_costs(table, tmp_path, cab):
     """A file with every published value, twice as large, in the units of `cab efficiency`."""
     lines = ["attention,pattern,phase,length,seconds,bytes"]
     units = {"time_ms": 1e-3, "memory_mib": 2.0**20, "steps_per_second": 1.0}
@@ -272,7 +271,7 @@ def test_own_costs(table: PaperTable, tmp_path: Path, cab: Command) -> None:
 
 
 @pytest.mark.parametrize("table", of_source("lengths"))
-def test_own_efficiency_lengths(table: PaperTable, cab: Command) -> None:
+def test_own_efficiency_lengths(table, cab):
     """The released raw costs give the printed lengths of ABC; the others are not released."""
     shown = cab("paper", table.name, PAPER / "efficiency_cost.csv", *AS_CSV).rows
     abc = {row["quantity"]: (float(row["own"]), float(row["published"])) for row in shown if row["own"]}
@@ -281,7 +280,7 @@ def test_own_efficiency_lengths(table: PaperTable, cab: Command) -> None:
     assert all(own == pytest.approx(value, abs=0.0015) for own, value in abc.values())
 
 
-def test_own_gradients(tmp_path: Path, cab: Command) -> None:
+def test_own_gradients(tmp_path, cab):
     norms = {"linear": [1.0, 2.0, 6.0], "vanilla": [2.0, 2.0, 5.0]}
     linear, vanilla = (tmp_path / f"{name}.csv" for name in norms)
     for path, values in zip((linear, vanilla), norms.values(), strict=True):
@@ -312,7 +311,7 @@ AGREEMENTS = {
 
 
 @pytest.mark.parametrize("table", of_source("settings"))
-def test_own_settings_are_those_of_preset_paper(table: PaperTable) -> None:
+def test_own_settings_are_those_of_preset_paper(table):
     """tests/cab/config/test_compose_paper.py has their values."""
     agrees = compared(table)["agrees"].tolist()
     assert tuple(agrees.count(word) for word in ("yes", "no", "")) == AGREEMENTS[table.name]
@@ -320,7 +319,7 @@ def test_own_settings_are_those_of_preset_paper(table: PaperTable) -> None:
 
 @pytest.mark.usefixtures("_counts")
 @pytest.mark.parametrize("table", of_source("parameters"))
-def test_own_parameters(table: PaperTable) -> None:
+def test_own_parameters(table):
     for row in compared(table).to_dict("records"):
         own = COUNTS.get((row["pattern"], row["backbone"], row["attention"]), math.nan) / 1e6
         assert row["own"] == pytest.approx(own, nan_ok=True)
@@ -335,13 +334,13 @@ def test_own_parameters(table: PaperTable) -> None:
 
 @pytest.mark.usefixtures("_counts")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in TABLES])
-def test_each_is_printed_without_results(name: str, cab: Command) -> None:
+def test_each_is_printed_without_results(name, cab):
     output = cab("paper", name)
     assert len(output.out.splitlines()) >= 4
     assert output.err == "" or not TABLES[name].reads, "nothing is missing"
 
 
-def test_a_table_has_the_form_that_is_asked_for(cab: Command) -> None:
+def test_a_table_has_the_form_that_is_asked_for(cab):
     begins = {"text": "Table 6", "csv": "pattern,", "markdown": "**Table 6", "latex": "% Table 6"}
     for form, begin in begins.items():
         printed = cab("paper", "table6", "--format", form).out
@@ -349,7 +348,7 @@ def test_a_table_has_the_form_that_is_asked_for(cab: Command) -> None:
         assert (r"\begin{tabular}" in printed) == (form == "latex")
 
 
-def test_results_that_are_not_comparable_are_refused(tmp_path: Path, cab: Command) -> None:
+def test_results_that_are_not_comparable_are_refused(tmp_path, cab):
     for preset in ("mini", "smoke"):
         make_record({"accuracy": 40.0}, **ARENA, dataset="text", preset=preset).write(tmp_path)
     presets = "results of presets mini, smoke are not comparable; select one with --preset"

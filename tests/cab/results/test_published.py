@@ -1,7 +1,5 @@
 """The cells of Table 3 with their known differences, and own results on its data sets."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os
@@ -14,7 +12,6 @@ from cab.records.files import PAPER_DIR
 from cab.registry.registries import TASKS
 from cab.results.load import load_results
 from cab.results.published import DIRECTIONS, on_published_sets, published_cells, rows, table3, tasks3, terms3
-from tests.helpers.command import Command
 from tests.helpers.made_records import make_record, result, table
 
 PUBLISHED = pd.read_csv(PAPER_DIR / "results.csv")
@@ -23,7 +20,7 @@ ETT = PARTS[PARTS["dataset"] == "ett"]
 CELLS = list(published_cells())
 
 
-def test_a_row_for_every_published_cell() -> None:
+def test_a_row_for_every_published_cell():
     keys = ["pattern", "task", "backbone", "dataset", "attention"]
     cells = {*PUBLISHED[keys].itertuples(index=False, name=None)}
     assert {tuple(cell[:5]) for cell in CELLS} == {*map(tuple, table3())} == cells
@@ -33,7 +30,7 @@ def test_a_row_for_every_published_cell() -> None:
     assert {(term[0], term[1]) for term in terms3()} == tasks3() == {(cell.pattern, cell.task) for cell in CELLS}
 
 
-def test_every_difference_is_one_of_a_cell() -> None:
+def test_every_difference_is_one_of_a_cell():
     for row in rows("differences.csv"):
         assert row["direction"] in DIRECTIONS
         keys = ("task", "pattern", "backbone", "attention")
@@ -41,13 +38,13 @@ def test_every_difference_is_one_of_a_cell() -> None:
 
 
 @pytest.mark.parametrize("task", sorted(PUBLISHED["task"].unique()))
-def test_every_published_set_and_its_parts_are_data_sets_of_the_task(task: str) -> None:
+def test_every_published_set_and_its_parts_are_data_sets_of_the_task(task):
     parts = PARTS[PARTS["task"] == task]
     whole = set(PUBLISHED.loc[PUBLISHED["task"] == task, "dataset"]) - set(parts["dataset"])
     assert whole | set(parts["part"]) <= set(TASKS.get(task).datasets)
 
 
-def test_a_composite_without_the_score_of_a_part_says_so() -> None:
+def test_a_composite_without_the_score_of_a_part_says_so():
     """It is not missing, and it is no mean over the other parts."""
     parts = ETT[["part", "config_variant"]].to_numpy().tolist()
     runs = [result(1.0, dataset=name, config_variant=variant, seed=seed) for name, variant in parts for seed in (1, 2)]
@@ -57,7 +54,7 @@ def test_a_composite_without_the_score_of_a_part_says_so() -> None:
     assert found["value"].to_dict() == {1: pytest.approx(math.nan, nan_ok=True), 2: 1.0}
 
 
-def test_own_and_published_means_are_in_one_column_with_deviation_and_seeds(tmp_path: Path, cab: Command) -> None:
+def test_own_and_published_means_are_in_one_column_with_deviation_and_seeds(tmp_path, cab):
     row = PUBLISHED.query("dataset == 'ett' and metric == 'mse'").iloc[0]
     cell = {"preset": "paper", **row[["task", "backbone", "pattern"]].to_dict()}
     for attention, (name, variant) in itertools.product(("abc", "vanilla"), ETT[["part", "config_variant"]].to_numpy()):

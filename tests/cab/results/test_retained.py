@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,14 +47,14 @@ def verdicts(**points: list[float]) -> dict[str, Judged]:
         ([99.0], Verdict.ONE_SEED),
     ],
 )
-def test_a_verdict_agrees_with_its_bound(points: list[float], verdict: Verdict) -> None:
+def test_a_verdict_agrees_with_its_bound(points, verdict):
     found = verdicts(mine=points)["mine"]
     assert found.verdict is verdict
     assert (found.bound < 98) == (verdict is Verdict.WORSE)
     assert math.isnan(found.bound) == (verdict is Verdict.ONE_SEED)
 
 
-def test_the_variance_is_that_of_the_seeds_and_of_the_anchors() -> None:
+def test_the_variance_is_that_of_the_seeds_and_of_the_anchors():
     """By the delta method for (x - none) / (vanilla - none)."""
     points, anchors = [60.0, 61.0, 65.0], {"vanilla": [96.0, 100.0, 104.0], "none": [-1.0, 0.5, 0.5]}
     weighted = [(1, points), (0.62, anchors["vanilla"]), (1 - 0.62, anchors["none"])]
@@ -67,7 +66,7 @@ def test_the_variance_is_that_of_the_seeds_and_of_the_anchors() -> None:
     assert found.bound == pytest.approx(62 + stats.t.ppf(0.95, degrees) * error)
 
 
-def test_tuned_attentions_are_a_family_of_their_own() -> None:
+def test_tuned_attentions_are_a_family_of_their_own():
     known = {"abc": [84.0, 86.0, 88.0], "linear": [10.0, 11.0, 12.0]}
     many = {f"abc{number}(tuned)": known["abc"] for number in range(5)}
     before, after = (verdicts(**points) for points in (known, known | many))
@@ -75,7 +74,7 @@ def test_tuned_attentions_are_a_family_of_their_own() -> None:
     assert after["abc0(tuned)"].bound > after["abc"].bound
 
 
-def test_own_results_do_not_change_other_verdicts() -> None:
+def test_own_results_do_not_change_other_verdicts():
     """Each own attention joins the family of the reference alone, instead of a reference of its name."""
 
     def rows(source: str, points: dict[str, list[float]]) -> list[dict[str, Any]]:
@@ -99,7 +98,7 @@ def test_own_results_do_not_change_other_verdicts() -> None:
 
 
 @pytest.mark.parametrize(("seeds", "most"), [(3, 0.0), (MIN_SEEDS - 1, 0.0), (14, 0.07)])
-def test_a_learner_that_solves_by_chance_is_not_equivalent(seeds: int, most: float) -> None:
+def test_a_learner_that_solves_by_chance_is_not_equivalent(seeds, most):
     """If all of 14 seeds solve a cell, the one-sided 95% bound of the chance to solve it is above 0.8."""
     random = np.random.default_rng(2)
     assert simulation.equivalent_share(0.8, seeds, 200, random) <= most
@@ -117,7 +116,7 @@ def reasons(runs: pd.DataFrame) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("made_suite")
-def test_runs_with_other_settings_have_no_score() -> None:
+def test_runs_with_other_settings_have_no_score():
     """A tuned learning rate is not another setting, nor is a newer option with its default."""
     changes: dict[str, dict[str, Any]] = {
         "same": {"trainer": {"newer": 1, "batch_size": 32, "learning_rate": 0.003}},
@@ -144,7 +143,7 @@ def test_runs_with_other_settings_have_no_score() -> None:
 
 
 @pytest.mark.usefixtures("made_suite")
-def test_anchors_are_frozen() -> None:
+def test_anchors_are_frozen():
     """Results of the anchors change no score, and other data than the anchors' are excluded."""
     good = seeds("lstf", "abc", 80)
     strange = [suite_record("lstf", "vanilla", 50, 9), suite_record("lstf", "linear", 80, data={"rows": 3})]
@@ -155,7 +154,7 @@ def test_anchors_are_frozen() -> None:
     assert baselines_of(suite_runs(frame_of(strange[:1])), "mse") == {"ridge": 0.7}, "also of an anchor"
 
 
-def test_softmax_attention_of_other_code_is_scored(tmp_path: Path) -> None:
+def test_softmax_attention_of_other_code_is_scored(tmp_path):
     """Also without the reference results: an anchor is one by its code."""
     bundled = next(
         record
@@ -170,14 +169,14 @@ def test_softmax_attention_of_other_code_is_scored(tmp_path: Path) -> None:
         assert gains["K"].item() == pytest.approx(100, abs=5)
 
 
-def test_a_cell_without_anchors_has_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_without_anchors_has_no_score(monkeypatch):
     record = suite_record("lm", "abc", 80)
     monkeypatch.setattr("cab.results.cells.read_anchors", dict)
     assert reasons(suite_runs(frame_of([record]))) == {"abc": "the cell has no anchors"}
 
 
 @pytest.mark.usefixtures("made_suite")
-def test_a_copy_counts_once_and_two_results_of_one_seed_are_refused() -> None:
+def test_a_copy_counts_once_and_two_results_of_one_seed_are_refused():
     record = suite_record("lm", "abc", 80)
     assert scored(suite_runs(frame_of([record, record]))) == {"abc": 1}
     with pytest.raises(UserError, match="two results of abc with seed 1 in lm gpt2 CS"):
@@ -186,7 +185,7 @@ def test_a_copy_counts_once_and_two_results_of_one_seed_are_refused() -> None:
 
 @pytest.mark.usefixtures("made_suite")
 @pytest.mark.parametrize("status", ["diverged", "NaN, inf or overflow"])
-def test_a_seed_without_a_score_leaves_no_k_and_is_counted(status: str) -> None:
+def test_a_seed_without_a_score_leaves_no_k_and_is_counted(status):
     lost = value_record(CELLS["lstf"], "abc", math.nan, 3)
     if status == "diverged":
         lost = dataclasses.replace(lost, status=Status.DIVERGED)
@@ -211,7 +210,7 @@ def test_a_seed_without_a_score_leaves_no_k_and_is_counted(status: str) -> None:
         (90, {"slots": "4 slots for 64 facts"}, "few slots"),
     ],
 )
-def test_a_lower_bound_is_below_the_ceiling_and_did_not_diverge(k: float, changes: dict[str, Any], note: str) -> None:
+def test_a_lower_bound_is_below_the_ceiling_and_did_not_diverge(k, changes, note):
     runs = suite_runs(frame_of(seeds("lstf", "abc", k)))
     [found] = gains_of(runs.assign(**changes)).query("attention == 'abc'")["note"]
     assert found == note

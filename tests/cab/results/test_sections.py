@@ -26,7 +26,7 @@ def table_of(section: TaskSection, folder: Path, task: str) -> pd.DataFrame:
     return section.table(finished_runs(results, task))
 
 
-def test_attentions_and_trivial_answers_are_in_one_order(tmp_path: Path) -> None:
+def test_attentions_and_trivial_answers_are_in_one_order(tmp_path):
     """ListOps: two attentions, one of two seeds; and once without brackets."""
     place = {"task": "lra", "dataset": "listops_synthetic", "backbone": "encoder", "pattern": "NS"}
     baselines = {"majority": {"accuracy": 17.0}, "root_and_digits": {"accuracy": 48.0}}
@@ -45,7 +45,7 @@ def test_attentions_and_trivial_answers_are_in_one_order(tmp_path: Path) -> None
     assert [cell.text for cell in shown.columns[1].cells] == ["51.5 ± 0.71", "48", "30", "17"]
 
 
-def test_probes_have_a_row_per_setting_and_a_curve_where_all_else_is_equal(tmp_path: Path) -> None:
+def test_probes_have_a_row_per_setting_and_a_curve_where_all_else_is_equal(tmp_path):
     """Two attentions at three numbers of pairs, two seeds, and one width more."""
     place = {"task": "probe", "dataset": "recall", "backbone": "mixer", "pattern": "CS"}
     baselines = {"commonest": {"accuracy": 0.05, "sequences": 0.0}}
@@ -78,7 +78,7 @@ def measure(folder: Path, dataset: str, attention: str = "vanilla", seed: int = 
     make_record(metrics, **place, **about).write(folder)
 
 
-def test_glue_has_the_best_rate_and_the_one_that_unscored_examples_choose(tmp_path: Path) -> None:
+def test_glue_has_the_best_rate_and_the_one_that_unscored_examples_choose(tmp_path):
     for seed in (1, 2):
         measure(tmp_path, "cola", seed=seed, matthews=0.40, matthews_held_out=0.5)
         measure(tmp_path, "cola", seed=seed, matthews=0.45 + seed / 100, matthews_held_out=0.3)
@@ -95,7 +95,7 @@ def test_glue_has_the_best_rate_and_the_one_that_unscored_examples_choose(tmp_pa
     assert "46.50" in block.tables[0].to_text()
 
 
-def test_the_mean_of_glue_is_of_the_seven_published_columns(tmp_path: Path) -> None:
+def test_the_mean_of_glue_is_of_the_seven_published_columns(tmp_path):
     """Those of vanilla and Transformer-LS in the paper's Table 5; nothing else counts, and nothing missing is 0."""
     published = {
         "vanilla": (79.37, 79.07, 87.79, 88.04, 90.25, 88.35, 38.63, 78.79),

@@ -18,7 +18,7 @@ def scored(rows: list[dict[str, object]]) -> Scores:
     return score(comparable(table(*rows)), normalization="results")
 
 
-def test_an_estimate_is_students() -> None:
+def test_an_estimate_is_students():
     values = [1.0, 1.3, 0.9, 1.6]
     found = stats.ttest_1samp(values, 0.0)
     estimate = Estimate.of(values)
@@ -26,7 +26,7 @@ def test_an_estimate_is_students() -> None:
     assert estimate.p_value == pytest.approx(found.pvalue)
 
 
-def test_a_difference_is_welchs() -> None:
+def test_a_difference_is_welchs():
     one, other = [1.0, 1.3, 0.9], [2.0, 2.9, 1.1, 2.4]
     found = stats.ttest_ind(one, other, equal_var=False)
     gap = difference(Estimate.of(one), Estimate.of(other))
@@ -34,20 +34,20 @@ def test_a_difference_is_welchs() -> None:
     assert gap.degrees == pytest.approx(found.df)
 
 
-def test_a_single_seed_has_neither_interval_nor_test() -> None:
+def test_a_single_seed_has_neither_interval_nor_test():
     mixed = weighted_sum([(0.5, Estimate.of([1.0])), (0.5, Estimate.of([2.0, 2.2]))])
     assert (mixed.value, mixed.is_known) == (pytest.approx(1.55), False)
     assert all(map(math.isnan, mixed.interval()))
     assert judge_pairs({"pair": mixed}) == {"pair": Verdict.ONE_SEED}
 
 
-def test_equal_seeds_have_an_interval_without_width() -> None:
+def test_equal_seeds_have_an_interval_without_width():
     exact = Estimate.of([2.0, 2.0, 2.0])
     assert exact.interval() == (2.0, 2.0)
     assert (exact.p_value, difference(exact, exact).p_value) == (0.0, 1.0)
 
 
-def test_holm_multiplies_the_smallest_by_their_number() -> None:
+def test_holm_multiplies_the_smallest_by_their_number():
     assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
     assert holm([]) == []
 
@@ -62,12 +62,12 @@ def test_holm_multiplies_the_smallest_by_their_number() -> None:
         (5.0, 1.5, 5, Verdict.UNDECIDED),  # a larger family is more cautious
     ],
 )
-def test_a_verdict_on_a_pair_requires_significance(value: float, deviation: float, size: int, verdict: Verdict) -> None:
+def test_a_verdict_on_a_pair_requires_significance(value, deviation, size, verdict):
     family = dict.fromkeys(range(size), Estimate(value, deviation**2, 4))
     assert judge_pairs(family) == dict.fromkeys(family, verdict)
 
 
-def test_bounds_below_the_limit_are_rejections_of_holm() -> None:
+def test_bounds_below_the_limit_are_rejections_of_holm():
     random = np.random.default_rng(1)
     for _ in range(200):
         values = zip(random.normal(-2, 2, 6), random.gamma(1, 1, 6), random.integers(2, 9, 6), strict=True)
@@ -80,7 +80,7 @@ def test_bounds_below_the_limit_are_rejections_of_holm() -> None:
         assert all(bounds[n] >= least[n] - 1e-9 for n in family), "not adjusted"
 
 
-def test_the_interval_of_an_index_ignores_the_seeds_of_others() -> None:
+def test_the_interval_of_an_index_ignores_the_seeds_of_others():
     own = {"abc": [1.0, 1.2, 1.4], "s4d": [3.0, 3.1, 3.2]}
     calm, wild = ({**own, "local": seeds} for seeds in ([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]))
     found = [scored(mine(values)).estimates["NC", "all", "abc"] for values in (calm, wild)]
@@ -90,7 +90,7 @@ def test_the_interval_of_an_index_ignores_the_seeds_of_others() -> None:
     np.testing.assert_allclose(found[0].interval(), (found[0].value - reach, found[0].value + reach))
 
 
-def test_variances_add_up_over_cells_and_tasks() -> None:
+def test_variances_add_up_over_cells_and_tasks():
     values = {"abc": [1.0, 1.2, 1.4], "local": [2.0, 2.2, 2.4]}
     cells = mine(values, dataset="etth2") + mine(values, dataset="ettm1")
     alone, of_cells, of_tasks = (
@@ -100,7 +100,7 @@ def test_variances_add_up_over_cells_and_tasks() -> None:
     assert (of_cells, of_tasks) == (pytest.approx(alone / 3), pytest.approx(alone / 2))
 
 
-def test_one_seed_in_one_cell_leaves_the_index_without_interval() -> None:
+def test_one_seed_in_one_cell_leaves_the_index_without_interval():
     rows = mine({"abc": [1.0, 1.1], "local": [2.0, 2.2]}) + mine({"abc": 1.0, "local": [2.0, 2.3]}, dataset="etth2")
     scores = scored(rows).table
     assert math.isnan(index_of(scores, "abc", column="low"))
@@ -108,7 +108,7 @@ def test_one_seed_in_one_cell_leaves_the_index_without_interval() -> None:
     assert index_of(scores, "abc", column="seeds") == 1
 
 
-def test_orders_of_indices() -> None:
+def test_orders_of_indices():
     """A difference has no smallest relevant size."""
     values = {"abc": [1.0, 1.2, 1.1], "local": [1.05, 1.15, 1.25], "s4d": [9.0, 9.2, 9.1], "lara": [2.0]}
     orders = order_table(scored(mine(values)))

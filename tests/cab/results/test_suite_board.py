@@ -19,7 +19,7 @@ from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, 
 
 
 @pytest.fixture
-def folders(made_suite: Path, tmp_path: Path) -> list[Path]:
+def folders(made_suite, tmp_path):
     """The reference results, and own ones of two attentions: one in all cells, one with a single seed."""
     own = [run for task in CELLS for run in seeds(task, "mine", 80)]
     own += [suite_record(task, "single", 70) for task in CELLS]
@@ -34,17 +34,17 @@ def made(folders: Iterable[Path]) -> Suite:
     return suite
 
 
-def test_the_table_of_states_is_what_is_measured() -> None:
+def test_the_table_of_states_is_what_is_measured():
     for name in ("linear", "local", "mla"):
         assert suite_state(ATTENTIONS.get(name)) == suite_states()[name], "run python -m tools.suite.tables"
     assert suite_state(ATTENTIONS.get("linformer")) is None
 
 
-def test_families_are_of_registered_attentions() -> None:
+def test_families_are_of_registered_attentions():
     assert set(families()) <= set(ATTENTIONS.names())
 
 
-def test_yours_are_your_records(folders: list[Path]) -> None:
+def test_yours_are_your_records(folders):
     """One own run of abc neither makes the reference results the user's, nor is it averaged or judged with them."""
     suite_record("lstf", "abc", 97, 9).write(folders[1])
     suite = made(folders)
@@ -56,7 +56,7 @@ def test_yours_are_your_records(folders: list[Path]) -> None:
     assert rows["CS.periodic_copy.seeds"].to_dict() == {False: 3, True: 1}
 
 
-def test_the_main_sentence(folders: list[Path]) -> None:
+def test_the_main_sentence(folders):
     suite = made(folders)
     sentence = main_sentence(suite)
     assert sentence.startswith(
@@ -65,7 +65,7 @@ def test_the_main_sentence(folders: list[Path]) -> None:
     )
 
 
-def test_own_rows_that_change_no_sentence(folders: list[Path]) -> None:
+def test_own_rows_that_change_no_sentence(folders):
     """An unverified result, a single seed, a tuned learning rate, and a reference that is trained again."""
     before = main_sentence(made(folders))
     records = [*seeds("probe", "rfa(tuned)", 99.9), suite_record("probe", "rfa", 99.9), *seeds("probe", "local", 99)]
@@ -77,6 +77,6 @@ def test_own_rows_that_change_no_sentence(folders: list[Path]) -> None:
     assert main_sentence(suite) == before
 
 
-def test_the_frontier() -> None:
+def test_the_frontier():
     points = {"fast": (0.1, 50), "slow": (1.0, 100), "worse": (0.2, 40), "equal": (0.1, 30), "best": (0.5, 90)}
     assert frontier(pd.DataFrame(points, index=["cost", "K"]).T) == ["fast", "best", "slow"]

@@ -1,7 +1,5 @@
 """A table in each of its forms, and why values are missing."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd
@@ -10,7 +8,7 @@ from cab.results.formats import gain, numbers
 from cab.results.table import Column, Row, Table
 
 
-def test_every_form_of_a_table_has_the_same_texts() -> None:
+def test_every_form_of_a_table_has_the_same_texts():
     """The best verified value is bold; a row that is not verified is neither bold nor tinted."""
     results = {"K": [100.0, 30.0, 90.0], "low": math.nan, "bound": [math.nan, 41.0, 120.0], "seeds": 3, "reached_90": 3}
     frame = pd.DataFrame({**results, "verdict": ["solved", "worse", "undecided"], "note": ["", "unfinished", ""]})

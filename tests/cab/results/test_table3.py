@@ -16,7 +16,6 @@ import pytest
 from cab.results.load import load_results
 from cab.results.published import rows as rows_of
 from cab.results.table3 import side_by_side
-from tests.helpers.command import Command
 from tests.helpers.made_records import make_record
 
 PARTS = {
@@ -73,13 +72,13 @@ def sign(metric: str) -> int:
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["real data", "generated data"])
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Values, bool]:
+def made(request, tmp_path_factory):
     """The table, and the values of which it is made: of three seeds, on generated data or not."""
     rows = own_rows(3, generated=request.param)
     return shown(tmp_path_factory.mktemp("own"), rows), expected(rows, generated=request.param), request.param
 
 
-def test_every_number_follows_from_the_results(made: tuple[Any, Values, bool]) -> None:
+def test_every_number_follows_from_the_results(made):
     frame, values, generated = made
     published = {(*(row[name] for name in TERM), row["attention"]): row["value"] for row in rows_of("results.csv")}
     scales = {tuple(row[name] for name in TERM): row for row in rows_of("normalization.csv")}
@@ -102,7 +101,7 @@ def test_every_number_follows_from_the_results(made: tuple[Any, Values, bool]) -
         assert row["difference"] == pytest.approx(expected_difference, rel=1e-9, nan_ok=True)
 
 
-def test_the_index_is_recomputed(made: tuple[Any, Values, bool]) -> None:
+def test_the_index_is_recomputed(made):
     """By the corrected constants of the official script; in a rehearsal by the own results, flash as vanilla once."""
     frame, seeds, generated = made
     values = {key: statistics.fmean(of) for key, of in seeds.items()}
@@ -135,7 +134,7 @@ def test_the_index_is_recomputed(made: tuple[Any, Values, bool]) -> None:
         assert average == pytest.approx(statistics.fmean(of_tasks), rel=1e-9, nan_ok=True)
 
 
-def test_a_value_needs_all_its_parts_and_names_the_missing_ones(tmp_path: Path) -> None:
+def test_a_value_needs_all_its_parts_and_names_the_missing_ones(tmp_path):
     rows = [row for row in own_rows(2) if (row["dataset"], row["config_variant"], row["seed"]) != ("etth2", "S", 2)]
     rows = [row for row in rows if not (row["dataset"] == "ecl" and row["config_variant"] == "S")]
     frame = shown(tmp_path, rows)
@@ -144,7 +143,7 @@ def test_a_value_needs_all_its_parts_and_names_the_missing_ones(tmp_path: Path) 
     assert list(chosen.loc[["ett", "ecl", "weather"], "missing"]) == ["", "ecl S", ""]
 
 
-def test_copies_other_data_and_generated_data_change_no_value(tmp_path: Path, cab: Command) -> None:
+def test_copies_other_data_and_generated_data_change_no_value(tmp_path, cab):
     """A folder that is named twice, a run on other data, and runs on generated data alongside those on real data."""
     once, other = tmp_path / "once", tmp_path / "other"
 

@@ -44,7 +44,7 @@ def check(changes: dict[str, list[float]] | None = None, **baselines: float) -> 
     return check_cell(CELL, anchors, runs)
 
 
-def test_a_cell_that_measures_attention_and_grades() -> None:
+def test_a_cell_that_measures_attention_and_grades():
     found = check()
     assert (found["measures"], found["grades"], found["attentions"]) == ("yes", "yes", 4)
     assert found["gap_lost"] == pytest.approx(0.8 / 0.89)
@@ -65,35 +65,33 @@ def test_a_cell_that_measures_attention_and_grades() -> None:
         ({}, {"mean": 1.0}, "measures", "not judged: no record contains baseline ridge"),
     ],
 )
-def test_why_a_cell_does_not_measure_or_grade(
-    changes: dict[str, list[float]], baselines: dict[str, float], column: str, flaw: str
-) -> None:
+def test_why_a_cell_does_not_measure_or_grade(changes, baselines, column, flaw):
     assert flaw in check(changes, **baselines)[column]
 
 
-def test_a_cell_without_results_is_not_judged() -> None:
+def test_a_cell_without_results_is_not_judged():
     assert check_cell(CELL, made_anchors()[CELL.key], suite_runs(frame_of([])))["measures"] == "not judged: no results"
 
 
-def test_the_share_of_pairs_is_not_corrected_for_their_number() -> None:
+def test_the_share_of_pairs_is_not_corrected_for_their_number():
     """Welch's p is at most 0.03 per pair. After Holm's correction, four of the ten have 0.06."""
     first = {"abc": 0.42, "linear": 0.62, "ssd": 0.24, "local": 0.82}
     changes = {name: [value, value + 0.06, value + 0.12] for name, value in first.items()}
     assert check(changes)["different_pairs"] == 1.0
 
 
-def test_tuned_attentions_are_not_counted_twice() -> None:
+def test_tuned_attentions_are_not_counted_twice():
     assert check({f"{name}(tuned)": GOOD[name] for name in ("abc", "linear", "ssd")}) == check()
 
 
-def test_few_attentions_are_not_judged() -> None:
+def test_few_attentions_are_not_judged():
     """Pairs with none do not count. An attention with one seed counts for the share with K from 5 to 95 only."""
     found = check({"abc": [0.4]})
     assert (found["attentions"], found["graded"], found["measures"], found["grades"]) == (3, 1.0, "yes", "yes")
     assert math.isnan(found["different_pairs"])
 
 
-def test_the_table_of_invalid_cells_is_what_is_computed() -> None:
+def test_the_table_of_invalid_cells_is_what_is_computed():
     """The page reads it, and no records."""
     rows = [(*key, reason) for key, reason in invalid_cells().items()]
     assert [*tables.invalid_cells()][1:] == rows, "run python -m tools.suite.tables"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from cab.records.record import Record
 from cab.results.verdict import frame_of, judge_attentions
-from tests.helpers.command import Command
 from tests.helpers.suite_records import made_suite as made_suite, seeds, suite_record
 
 MINE = "mine.py:Mine"
@@ -34,14 +31,14 @@ PERIODIC = "periodic copy, lstf informer CS: "
         ([110, 110.3, 109.7], "better than softmax attention, K 110.0", ""),
     ],
 )
-def test_the_line_of_a_cell(shares: list[float], line: str, last: str) -> None:
+def test_the_line_of_a_cell(shares, line, last):
     lines = lines_of(*(suite_record("lstf", MINE, share, seed) for seed, share in enumerate(shares, 1)))
     assert lines[1] == PERIODIC + line
     assert lines[-1].startswith(last)
     assert ("±" in lines[2]) == (len(set(shares)) > 1)
 
 
-def test_score_prints_verdicts(tmp_path: Path, cab: Command) -> None:
+def test_score_prints_verdicts(tmp_path, cab):
     for record in seeds("lstf", "Mine", 80, config={"attention": {"name": MINE}}):
         record.write(tmp_path)
     for name in ("Mine", MINE):
@@ -49,7 +46,7 @@ def test_score_prints_verdicts(tmp_path: Path, cab: Command) -> None:
     cab("score", tmp_path, "--attention", "Min", status=2)
 
 
-def test_the_table_of_k_has_own_attentions_by_their_k_in_the_first_cell(tmp_path: Path, cab: Command) -> None:
+def test_the_table_of_k_has_own_attentions_by_their_k_in_the_first_cell(tmp_path, cab):
     for name, task, share in (("mine", "lstf", 80), ("mine", "lm", 70), ("other", "lstf", 90)):
         for record in seeds(task, name, share):
             record.write(tmp_path)
