@@ -42,8 +42,8 @@ def test_a_stack_keeps_the_contract_of_an_attention(name, pattern, options):
 
 def test_a_layer_is_the_sum_of_its_attentions_and_a_stack_has_residual_connections():
     x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
-    layer: Any = make("local+linear", "CS")
-    stack: Any = make("local,linear", "CS")
+    layer = make("local+linear", "CS")
+    stack = make("local,linear", "CS")
     local, linear = layer.layers[0]
     torch.testing.assert_close(layer(x), local(x) + linear(x))
     (local,), (linear,) = stack.layers
@@ -52,7 +52,7 @@ def test_a_layer_is_the_sum_of_its_attentions_and_a_stack_has_residual_connectio
 
 def test_parts_get_their_options_and_the_position_of_their_layer():
     def build(index: int, name: str = "differential*2,diag_attention+differential") -> Any:
-        options: dict[str, Any] = {"diag_attention": {"block_size": 3}} if "+" in name else {}
+        options = {"diag_attention": {"block_size": 3}} if "+" in name else {}
         options |= {"embed_dim": WIDTH, "num_heads": HEADS, "layer_position": LayerPosition(index, 6)}
         return build_attention(name, pattern="CS", **options)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -29,7 +27,7 @@ X = torch.ones(3)
 def doubling(monkeypatch):
     """An operation whose backends have another sign: one for long vectors, and one of CUDA."""
     monkeypatch.setattr(kernels, "_OPERATIONS", {})
-    limits: dict[str, Any] = {"device": "cpu", "dtypes": (torch.float32,)}
+    limits = {"device": "cpu", "dtypes": (torch.float32,)}
     limits |= {"compiles": False, "is_deterministic": False, "refuses": lambda x, **_: "empty" if not len(x) else None}
     limits["declines"] = lambda x, **_: "short" if len(x) < 3 else None
     return Operation("doubling", double, Backend("fla", negated, **limits), Backend("triton", negated))

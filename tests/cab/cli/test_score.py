@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -47,6 +46,10 @@ def test_score_as_a_table(records, cab):
         "vanilla    1.05 ± 0.05            9 ± 0      3",
     ]
     assert other.startswith("mine etth2 M informer NC (mini)")
+    assert (
+        "note: --partial has no effect: no index is printed"
+        in cab("score", records, "--score", "metrics", "--partial").err
+    )
     lines = index.splitlines()
     assert lines[0] == "compositional index; own: mean and sample standard deviation over the given results"
     assert lines[1].split() == ["NC", "mine", "seeds"]
@@ -73,15 +76,6 @@ def test_published_indices_are_printed_and_recomputed_on_request(cab):
     assert corrected in cab("score", PAPER, "--pattern", "NS", "--normalization", "official").err
 
 
-def test_published_results_have_no_version_of_their_own(records, cab):
-    metrics = csv_of(cab, "score", str(records), PAPER, "--score", "metrics")
-    assert set(metrics["preset"]) == {"mini", "published"}
-    assert metrics.groupby("source")["seeds"].agg(["min", "max"]).loc["own"].tolist() == [3, 3]
-    assert metrics.loc[metrics["source"] == "published", "seeds"].isna().all()
-    printed = cab("score", str(records), "--score", "metrics", "--partial")
-    assert "note: --partial has no effect: no index is printed" in printed.err
-
-
 def test_every_result_has_its_metrics_and_a_score_or_the_reason(tmp_path, cab):
     """Two attentions, two tasks and two seeds on generated data outside the suite; one metric lacks a seed."""
     for task, backbone in (("lstf", "informer"), ("pcc", "pointr")):
@@ -104,7 +98,7 @@ def test_every_result_has_its_metrics_and_a_score_or_the_reason(tmp_path, cab):
 def test_a_lost_seed_has_one_number_and_one_text_in_every_form(tmp_path, cab):
     """Seeds with 30 and 32 and a diverged one: 31 of 2 seeds, and no index."""
     own, out = tmp_path / "own", tmp_path / "out"
-    cell: dict[str, Any] = {"task": "sum", "dataset": "multi_news", "config_variant": "", "backbone": "transformer"}
+    cell = {"task": "sum", "dataset": "multi_news", "config_variant": "", "backbone": "transformer"}
     cell |= {"pattern": "CS", "preset": "paper"}
     metrics = [Metric(f"rouge{name}", "", higher_is_better=True) for name in "12L"]
     for seed, value in enumerate((30.0, 32.0)):
@@ -136,16 +130,6 @@ def test_a_lost_seed_has_one_number_and_one_text_in_every_form(tmp_path, cab):
     assert r"31 $\pm$ 1.4" in shown
     assert text in shown.replace("\\", "")
     assert text in cab("score", str(own), "--score", "metrics").err
-
-
-@pytest.mark.parametrize("command", ["score", "paper table3", "correlation", "leaderboard --format markdown"])
-def test_own_cells_of_preset_paper_meet_the_published_results(command, tmp_path, cab):
-    """Finished cells of one task, which are no whole pattern."""
-    place = {"task": "pcc", "dataset": "pcn", "config_variant": "", "backbone": "pointr", "preset": "paper"}
-    for name, value in (("vanilla", 7.0), ("abc", 8.0)):
-        metrics = {"cd_l1": value, "cd_l2": value, "f_score": value / 10}
-        make_record(metrics, attention=name, **place).write(tmp_path)
-    assert cab(*command.split(), tmp_path, PAPER).out
 
 
 def test_score_shows_orders_and_benefit(records, cab):
@@ -190,6 +174,11 @@ def test_own_and_published_results_in_one_call(records, cab):
         frames = (frame[both.columns].sort_values(keys, ignore_index=True) for frame in (both, alone))
         pd.testing.assert_frame_equal(*frames, check_dtype=False)
     assert "vanilla (published)" in cab("score", str(records), PAPER, "--score", "index").out
+    metrics = csv_of(cab, "score", str(records), PAPER, "--score", "metrics")
+    assert metrics[["source", "preset", "seeds"]].drop_duplicates().fillna(0).to_numpy().tolist() == [
+        ["own", "mini", 3],
+        ["published", "published", 0],
+    ]
 
 
 def test_lengths_above_which_attentions_are_cheaper(tmp_path, cab):

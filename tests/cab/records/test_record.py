@@ -49,7 +49,7 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_a_failed_run_has_the_same_keys(tmp_path):
     declared = [Metric("mse", "", higher_is_better=False), Metric("mse_512", "", higher_is_better=False, at_length=512)]
-    why: dict[str, Any] = {"status": Status.OOM, "error": MemoryError("none\nleft"), "step": 3}
+    why = {"status": Status.OOM, "error": MemoryError("none\nleft"), "step": 3}
     record = Record.failed(make_about(), metrics=declared, cost=RunCost(steps=3), **why)
     written = json.loads(record.write(tmp_path / "failed").read_text())
     finished = json.loads(make_record({"mse": 1.0}).write(tmp_path).read_text())

@@ -100,12 +100,10 @@ def test_a_member_of_an_enum_is_refused_with_what_to_write():
 
 def test_a_whole_number_is_one_configuration():
     cell = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=sinkhorn", "pattern=CS", "preset=smoke"]
-    for option in ("attention.temperature", "trainer.lr_decay_epochs", "trainer.max_grad_norm"):
-        cells = [Cell.from_config(compose([*cell, f"{option}={value}"])) for value in ("1", "1.0")]
-        assert cells[0].hash == cells[1].hash
-        assert cells[0].label == cells[1].label
-    options = Cell.from_config(compose([*cell, "attention.temperature=1"])).config.attention.options
-    assert isinstance(options["temperature"], float)
+    options = "attention.temperature={0} trainer.lr_decay_epochs={0} trainer.max_grad_norm={0}"
+    whole, decimal = (Cell.from_config(compose([*cell, *options.format(one).split()])) for one in ("1", "1.0"))
+    assert (whole.hash, whole.label) == (decimal.hash, decimal.label)
+    assert isinstance(whole.config.attention.options["temperature"], float)
 
 
 def test_every_default_of_ours_fits_its_annotation():

@@ -8,7 +8,6 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -326,7 +325,7 @@ def test_modules_are_of_the_project_and_so_are_the_kept_sources():
     modules = modules_of([ATTENTIONS.get("gla").cls])
     assert {"attentions.gla", "attentions.kernels.recurrence", "cab.attention", "cab.padding"} <= modules.keys()
     assert not {name for name in modules if name.startswith(("torch", "cab.cli", "cab.verification"))}
-    names: dict[Any, str] = {getattr(module, "__file__", None): name for name, module in list(sys.modules.items())}
+    names = {getattr(module, "__file__", None): name for name, module in list(sys.modules.items())}
     kept = {names[path].partition(".")[0] for path in SOURCES if path in names}
     assert {"cab", "attentions"} <= kept
     assert not kept & {"torch", "numpy", "pytest", "yaml"}

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import sys
 from importlib.metadata import EntryPoint
-from typing import Any
 
 import pytest
 
@@ -60,7 +59,7 @@ def declared(name: str, *, base: str = "Attention", patterns: str = '"NS"', deco
 @pytest.mark.parametrize("registry", [ATTENTIONS, BACKBONES, TASKS], ids=lambda registry: registry.kind)
 def test_the_index_is_what_importing_everything_registers(registry):
     package = registry.group.removeprefix("cab.")
-    index: Registry[Any] = Registry(registry.kind)
+    index = Registry(registry.kind)
     read = {entry.name: entry for entry in index}
     assert all(entry.imported is None for entry in read.values())
     for spec in module_specs(package):

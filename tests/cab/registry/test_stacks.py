@@ -1,9 +1,6 @@
 """Stacks: their names, options and code, which are those of their parts; and networks that are made of them."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -21,7 +18,7 @@ from cab.runner.cell import Cell
 from cab.runner.launch import expand
 from engines.fairseq.command import attention_options
 
-SIZES: dict[str, Any] = {"vocab_size": 9, "embed_dim": 8, "num_heads": 2, "ffn_dim": 8}
+SIZES = {"vocab_size": 9, "embed_dim": 8, "num_heads": 2, "ffn_dim": 8}
 CELL = ("task=lm", "dataset=synthetic", "backbone=gpt2", "pattern=CS", "preset=smoke")
 
 

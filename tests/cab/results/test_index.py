@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cab.records.files import REFERENCE_DIRS
-from cab.results.index import INDEX_COLUMNS, Scores, score, scores_by_source
+from cab.results.index import Scores, score, scores_by_source
 from cab.results.load import load_results
 from tests.helpers.made_records import index_of, mine, result, table
 
@@ -17,20 +17,6 @@ Rows = list[dict[str, Any]]
 
 def scored(rows: Rows, **options: Any) -> Scores:
     return score(table(*rows), normalization="results", **options)
-
-
-def test_own_normalization_is_the_sample_deviation_over_the_attentions():
-    scores = scored(mine({"abc": 1.0, "local": 2.0, "s4d": 4.5})).table
-    assert list(scores.columns) == INDEX_COLUMNS
-    deviation = math.sqrt(((1.5) ** 2 + 0.5**2 + 2.0**2) / 2)  # around the mean 2.5, over n - 1
-    for task in ("mine", "all"):
-        assert index_of(scores, "abc", task) == pytest.approx(1.5 / deviation)
-        assert index_of(scores, "local", task) == pytest.approx(0.5 / deviation)
-        assert index_of(scores, "s4d", task) == pytest.approx(-2.0 / deviation)
-    assert scores[scores["task"] == "all"]["attention"].tolist() == ["abc", "local", "s4d"]
-    assert scores[["low", "high"]].isna().all().all()
-    assert (scores["seeds"] == 1).all()
-    assert set(zip(scores["source"], scores["normalization"], strict=True)) == {("own", "results")}
 
 
 UNIT = math.sqrt(0.5)

@@ -80,7 +80,7 @@ def test_trivial_answers_are_those_of_a_run_with_a_score(tmp_path):
 
 def test_the_table_of_a_pattern(tmp_path):
     """Best index first; the best value is marked, but not that of a baseline; yours has one attention, so no index."""
-    made: dict[str, Any] = {"preset": "mini", "dataset": "etth1", "config_variant": "", "pattern": "NS", "task": "mine"}
+    made = {"preset": "mini", "dataset": "etth1", "config_variant": "", "pattern": "NS", "task": "mine"}
     baselines = {"repeat": {"mse": 0.05, "mae": 0.05}}
     for attention, mse in (("abc", 0.3), ("vanilla", 0.1), ("linear", 0.2), ("gla", 0.9), ("s4d", 0.5)):
         make_record({"mse": mse, "mae": mse}, attention=attention, baselines=baselines, **made).write(tmp_path)

@@ -123,7 +123,6 @@ MISTAKES = {
     HEAD: """
 NS,T,b,d,m,maybe,abc,1 -> higher_is_better 1 or 0, got 'maybe'
 NS,T,b,d,m,1,abc,1e39 -> got '1e39'
-NS,T,b,d,m,1,abc,nan -> got 'nan'
 XX,T,b,d,m,1,abc,1 -> line 2: the pattern must be one of NS, CS, NC, CC, got 'XX'
 NS,T,b,d,m,1, ,1 -> line 2: no attention
 NS,T,b,d,m,1,abc -> line 2: 7 values for 8 columns
@@ -140,10 +139,8 @@ NS,T,b,d,m,1,abc,1,² -> seed a natural number
     COSTS: """
  -> contains no costs
 abc,NS,forward,256,fast,1 -> line 2: seconds must be a finite number of at least 0, or empty, got 'fast'
-abc,NS,forward,256,nan,1 -> got 'nan'
 abc,NS,forward,256,1,1e39 -> bytes must be a finite number
 abc,NS,forward,0,1,1 -> line 2: the length must be a positive whole number
-abc,NS,forward,25.6,1,1 -> got '25.6'
 abc,NS,forward,,1,1 -> line 2: no length
 abc,XX,forward,1,1,1 -> line 2: the pattern must be one of NS, CS, NC, CC, got 'XX'
 abc,NS,forward,256,1,1;abc,NS,forward,256,1,1 -> line 3: the costs of line 2 again

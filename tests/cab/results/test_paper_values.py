@@ -28,7 +28,7 @@ PAPER = ROOT / "results" / "paper"
 TABLES = paper_tables()
 JOINED = {name: table for name, table in TABLES.items() if table.keys}
 TERM = ("pattern", "task", "backbone", "dataset", "metric")
-ARENA: dict[str, Any] = {"task": "lra", "config_variant": "", "backbone": "encoder", "pattern": "NS"}
+ARENA = {"task": "lra", "config_variant": "", "backbone": "encoder", "pattern": "NS"}
 AS_CSV = ("--format", "csv")
 
 
@@ -91,7 +91,7 @@ def test_own_values_are_means_over_the_selected_runs(table, tmp_path, cab):
     expected: dict[tuple[str, ...], list[float]] = {}
     runs: dict[tuple[tuple[str, str], ...], dict[str, list[float]]] = defaultdict(dict)
     keys: dict[tuple[tuple[str, str], ...], list[tuple[str, ...]]] = defaultdict(list)
-    rows: list[Any] = published_values(table).to_dict("records")
+    rows = published_values(table).to_dict("records")
     for row in rows:
         options = re.sub(r"\battention=\[?([^\] ]+)\]?", r"attention.name=\1", row.get("options", ""))
         pairs = (pair.partition("=")[::2] for pair in table.select.format(**{**row, "options": options}).split())
@@ -126,10 +126,10 @@ def test_own_values_are_means_over_the_selected_runs(table, tmp_path, cab):
 
 
 def write_runs(folder: Path, wanted: dict[str, str], metrics: dict[str, list[float]]) -> None:
-    cell: dict[str, Any] = {"task": "lm", "dataset": "pg19", "config_variant": "", "backbone": "gpt2", "pattern": "NS"}
+    cell = {"task": "lm", "dataset": "pg19", "config_variant": "", "backbone": "gpt2", "pattern": "NS"}
     cell |= {"attention": wanted.get("attention.name", "vanilla")}
     cell |= {name: value for name, value in wanted.items() if "." not in name}
-    config: dict[str, Any] = {}
+    config = {}
     for path, value in wanted.items():
         *groups, name = path.split(".")
         if groups:
@@ -203,7 +203,7 @@ def test_means_and_deviations_over_attentions(table, published):
     for row in rows_of("results.csv"):
         if row["value"] and row["attention"] != "flash":
             values[tuple(row[name] for name in TERM)].append(float(row["value"]))
-    made: list[Any] = compared(table, published).to_dict("records")
+    made = compared(table, published).to_dict("records")
     for row in made:
         compute = statistics.fmean if row["quantity"] == "mean" else statistics.stdev
         assert row["own"] == pytest.approx(compute(values[tuple(row[name] for name in TERM)]), rel=1e-9)
@@ -254,7 +254,7 @@ def test_own_costs(table, tmp_path, cab):
     """A file with every published value, twice as large, in the units of `cab efficiency`."""
     lines = ["attention,pattern,phase,length,seconds,bytes"]
     units = {"time_ms": 1e-3, "memory_mib": 2.0**20, "steps_per_second": 1.0}
-    rows: list[Any] = published_values(table).to_dict("records")
+    rows = published_values(table).to_dict("records")
     for row in rows:
         value = 2 * float(row["published"]) * units[table.values]
         value = 1 / value if table.values == "steps_per_second" else value

@@ -60,6 +60,8 @@ def test_own_and_published_means_are_in_one_column_with_deviation_and_seeds(tmp_
     for attention, (name, variant) in itertools.product(("abc", "vanilla"), ETT[["part", "config_variant"]].to_numpy()):
         names = {"attention": attention, "dataset": name, "config_variant": variant}
         make_record({"mse": 1.0}, **cell, **names).write(tmp_path / "runs")
+    for command in ("score", "correlation"):  # of one task, which is no whole pattern
+        assert cab(command, tmp_path / "runs", PAPER_DIR).out
     out = tmp_path / "out"
     cab("leaderboard", tmp_path / "runs", PAPER_DIR, "--out", out)
     found = pd.read_csv(out / "leaderboard.csv").query("attention == 'abc' and pattern == 'NC'").set_index("preset")

@@ -118,7 +118,7 @@ def reasons(runs: pd.DataFrame) -> dict[str, str]:
 @pytest.mark.usefixtures("made_suite")
 def test_runs_with_other_settings_have_no_score():
     """A tuned learning rate is not another setting, nor is a newer option with its default."""
-    changes: dict[str, dict[str, Any]] = {
+    changes = {
         "same": {"trainer": {"newer": 1, "batch_size": 32, "learning_rate": 0.003}},
         "short": {"trainer": {"max_steps": 9}, "backbone": {"embed_dim": 6}},
         "rate": {"trainer": {"learning_rate": 0.7}},
