@@ -64,15 +64,15 @@ def test_any_layer_with_a_short_convolution(name, pattern):
 
 @pytest.mark.parametrize(
     ("name", "pattern", "size"),
-    [("vanilla", "NC", 4), ("vanilla", "CC", 4), ("vanilla", "CS", 1), ("gla", "CS", 1), ("linear", "NS", -1)],
+    [
+        ("vanilla", "NC", 4),
+        ("vanilla", "CC", 4),
+        ("vanilla", "CS", 1),
+        ("gla", "CS", 1),
+        ("linear", "NS", -1),
+        ("fnet", "NS", 4),  # a layer without heads
+    ],
 )
 def test_refused(name, pattern, size):
     with pytest.raises(UserError, match="short_convolution"):
         build_attention(name, pattern=pattern, embed_dim=24, num_heads=3, short_convolution=size)
-
-
-def test_a_layer_without_heads_has_no_such_option():
-    with pytest.raises(UserError, match="has no option 'short_convolution'"):
-        build_attention("fnet", pattern="NS", embed_dim=24, num_heads=3, short_convolution=4)
-    with pytest.raises(UserError, match="short_convolution is not supported in FNetAttention"):
-        ATTENTIONS.get("fnet").cls(pattern="NS", embed_dim=24, num_heads=3, short_convolution=4)

@@ -30,9 +30,6 @@ def fresh(attention: str) -> AnalyzedNetwork:
     return subject
 
 
-# --- dilution ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("causal", [True, False])
 def test_uniform_attention_reaches_the_diagonal(causal):
     """Of 100 tokens that all see as many, r of the neighbors hold exactly r; what is rounded up is little."""
@@ -79,9 +76,6 @@ def test_a_method_without_heads_has_what_its_inputs_do():
     assert (weights[0].diagonal() > 0).all()
 
 
-# --- gradients of scores ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["vanilla", "linear"])
 def test_gradients_of_scores_are_equation_7(name):
     """dL/ds_ij = f'(s)/f(s) p_ij (dL/do_i) (v_j - o_i), with f'/f of one for softmax and 1/s without it."""
@@ -112,9 +106,6 @@ def test_gradients_stay_below_their_bounds(name):
     slots = [slot for _, slot in subject.attention_layers()]
     assert not any(slot.use_reference for slot in slots)
     assert all("reference" not in vars(getattr(slot, "form", slot)) for slot in slots)
-
-
-# --- the command --------------------------------------------------------------------------------------------
 
 
 def test_a_layer_without_scores_has_dashes_and_the_loss_no_norm(tmp_path, monkeypatch, capsys):

@@ -24,7 +24,6 @@ run CELL logger=false -> unknown logger 'False' (known: csv, tensorboard, wandb)
 run CELL logger.project=a -> logger.project requires logger=wandb
 run CELL 'trainer={learning_rate: 0.01}' -> write one argument per option: `trainer.learning_rate=0.01`
 run CELL trainer.lr=0.1 -> did you mean 'trainer.learning_rate'?
-run CELL trainer.optimizer.lr=3 -> unknown option 'trainer.optimizer.lr': did you mean 'trainer.learning_rate'?
 run CELL data=3 -> data is a group of options: set data.download
 run CELL results_dir="''" -> results_dir: String should have at least 1 character, got ''
 run CELL results_dir=file/below -> results_dir: file is not a folder
@@ -103,7 +102,6 @@ run CELL device=tpu --explain -> device: Input should be 'auto', 'cpu' or 'cuda'
 run CELL engine=quick --dry-run -> unknown engine 'quick' (known: fairseq, torch)
 run CELL trainer.kernels={recurrence:fls} -> unknown kernels
 run -m CELL seed=1,two -> seed: Input should be a valid integer, got 'two'; for example seed=1
-run -m CELL trainer.learning_rate=-1 -> trainer.learning_rate: Input should be greater than or equal to 0, got -1
 run -m CELL task.pred_len=1,x cluster=local -> task.pred_len: Input should be a valid integer, got 'x'; for example task
 run -m CELL attention=glob(zz*) -> no attention matches 'attention=glob
 run -m CELL --explain -> --explain prints one configuration

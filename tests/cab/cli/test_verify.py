@@ -53,13 +53,10 @@ def test_csv_of_several_patterns(cab):
     assert [tuple(row[column] for column in columns[:4]) for row in rows] == expected
 
 
-def test_sound_class_in_a_file(cab, file):
+def test_a_sound_class_and_a_leak_of_a_thousandth_in_a_file(cab, file):
     out, err = cab("verify", f"{file}:Mean", "--pattern", "CS", *CHECKS)
     assert out.endswith("4 checks, 0 failed\n")
     assert "decoding is not verified" in err
-
-
-def test_leak_of_a_thousandth_in_a_file(cab, file):
     out, _ = cab("verify", f"{file}:Leaky", "--pattern", "CS", *CHECKS, status=1)
     determinism, causality, headline, number, advice = out.splitlines()
     assert "FAILED" not in determinism

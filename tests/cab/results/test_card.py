@@ -9,11 +9,19 @@ import pytest
 from cab.files.text_table import read_csv
 from cab.records import verified
 from cab.records.names import installed_code
+from cab.registry import build
+from cab.registry.build import state_bytes
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.results.card import DEFAULTS, Card, card
 
 card_of = functools.cache(card)
 """Cards of the code as it is, each built once."""
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    """Decode states are measured after fewer tokens."""
+    monkeypatch.setattr(build, "state_bytes", lambda layer, tokens: state_bytes(layer, tokens // 32))
 
 
 def rows(found: Card, title: str) -> list[tuple[str, ...]]:

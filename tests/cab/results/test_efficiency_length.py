@@ -81,16 +81,6 @@ def test_a_length_that_is_known_or_that_the_costs_do_not_determine(curves, optio
     assert found["pattern"].unique().tolist() == ["CS"]
 
 
-def test_the_paper_leaves_the_shortest_length_out_of_the_time_of_the_other_attention_only():
-    table = crossing()
-    first = (table["attention"] == "abc") & (table["length"] == 200)
-    table.loc[first, "seconds"] *= 3
-    spoilt = efficiency_length(table, protocol="paper")
-    assert time_of(spoilt)["length"] == round(TRUTH)
-    table.loc[(table["attention"] == "vanilla") & (table["length"] == 200), "seconds"] *= 3
-    assert time_of(efficiency_length(table, protocol="paper"))["length"] != time_of(spoilt)["length"]
-
-
 def test_a_cost_of_zero_is_fitted_as_the_smallest_other():
     lengths = np.array(LENGTHS, float)
     values = np.where(lengths == LENGTHS[0], 0.0, lengths - LENGTHS[0])

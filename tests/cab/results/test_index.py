@@ -88,8 +88,6 @@ def test_an_incomplete_row_has_no_index_and_keeps_its_complete_tasks():
     assert index_of(scores, "local", column="seeds") == 0
 
 
-# --- tasks of Table 3 -------------------------------------------------------------------------------------------------
-
 WEATHER = ((0.47575, 0.01057), (0.511, 0.00601))
 """Constants of the official script."""
 

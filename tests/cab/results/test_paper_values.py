@@ -77,9 +77,6 @@ def test_the_published_values_are_those_of_the_file(table):
     assert any(made["published"] != "")
 
 
-# --- from records -----------------------------------------------------------------------------------------------------
-
-
 SELECTING = ("table15", "figure3c", "transnormer1", "transnormer4", "transnormer5", "lra", "informer")
 """Tables of records; the others select by the options of an attention, as transnormer1 does."""
 
@@ -183,9 +180,6 @@ def test_results_on_generated_data_are_apart(table, tmp_path, cab):
     assert "preset mini on generated data, 2 seeds: not comparable with the published values" in output.err
 
 
-# --- from Table 3 -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["table3", "figure3c"])
 def test_published_results_are_never_own_values(name, published):
     """In Table 3, from which other tables follow, and among records."""
@@ -246,9 +240,6 @@ def test_correlations_of_own_indices(table, published):
         assert row["own"] == pytest.approx(pearson(own[row["a"]], own[row["b"]]), nan_ok=True)
 
 
-# --- from files -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("table", of_source("costs"))
 def test_own_costs(table, tmp_path, cab):
     """A file with every published value, twice as large, in the units of `cab efficiency`."""
@@ -296,9 +287,6 @@ def test_own_gradients(tmp_path, cab):
     assert "needs an attention and a finite norm" in cab("paper", "transnormer2", linear, status=2).err
 
 
-# --- from the configuration and the networks --------------------------------------------------------------------------
-
-
 AGREEMENTS = {
     "table1": (51, 1, 2),
     "table2": (44, 6, 0),
@@ -327,9 +315,6 @@ def test_own_parameters(table):
             assert abs(own - float(row["published"])) < 0.01
             is_truncated = round(own, 2) != float(row["published"])
             assert row["agrees"] == ("yes, truncated in print" if is_truncated else "yes")
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("_counts")
