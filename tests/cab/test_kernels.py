@@ -68,12 +68,10 @@ def test_a_named_backend_computes_or_refuses(doubling, monkeypatch):
         assert torch.equal(other(X), -2 * X)
     with use("triton"), pytest.raises(UnsupportedError, match="triton does not compute doubling: not on cuda"):
         doubling(X)
-    assert kernels.backends() == {"doubling": ("fla", "triton", "pytorch"), "other": ("flex", "pytorch")}
-
-
-def test_what_declines_is_not_asked_whether_it_refuses(doubling, monkeypatch):
-    monkeypatch.setattr(doubling.backends[0], "refuses", lambda *_, **__: pytest.fail("asked"))
+    monkeypatch.setattr(doubling.backends[0], "refuses", lambda *_, **__: pytest.fail("asked, although it declines"))
+    monkeypatch.setattr(doubling.backends[0], "is_installed", True)
     assert torch.equal(doubling(X[:2]), 2 * X[:2])
+    assert kernels.backends() == {"doubling": ("fla", "triton", "pytorch"), "other": ("flex", "pytorch")}
 
 
 def test_where_torch_is_deterministic(doubling):
