@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,10 @@ import pytest
 
 from cab import executed
 from cab.files.cache import cache_root
-from tests.helpers.command import Command, Printed
+from tests.helpers.command import Printed
 
 if TYPE_CHECKING:  # the process that starts the workers runs no test
-    from selenium import webdriver
+    pass
 
 SAMPLES = ("lm/train", "lstf/ETTh1.csv", "pcc/sample.json", "sr/ffhq_16_128", "sum/train.tgt", "tts/wavs", "wikitext")
 """Files and folders of the samples. The whole data sets, which ``CAB_DATA`` may name as well, lack some of them."""
@@ -43,21 +43,21 @@ CHROMIUM_FLAGS = (
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _seeded():
     import torch
 
     torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
-def _own_children() -> None:
+def _own_children():
     """Commands of a test neither use the W&B service of another nor, as a pytest, choose the tests of this process."""
     os.environ.pop("WANDB_SERVICE", None)
     os.environ.pop("PYTEST_ADDOPTS", None)
 
 
 @pytest.fixture(autouse=True)
-def _own_messages() -> Iterator[None]:
+def _own_messages():
     """The handlers with which a command replaced those of the process are gone with the test."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
@@ -67,12 +67,12 @@ def _own_messages() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _files_of_module() -> Iterator[None]:
+def _files_of_module():
     yield from _without_other_files()
 
 
 @pytest.fixture(autouse=True)
-def _own_files() -> Iterator[None]:
+def _own_files():
     yield from _without_other_files()
 
 
@@ -93,7 +93,7 @@ def _without_other_files() -> Iterator[None]:
 
 
 @pytest.fixture
-def registers(monkeypatch: pytest.MonkeyPatch) -> None:
+def registers(monkeypatch):
     """The attentions that the test registers are gone with it."""
     from cab.registry.registries import ATTENTIONS
 
@@ -103,7 +103,7 @@ def registers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def refused(tmp_path, monkeypatch, capsys):
     """Run a command in ``tmp_path``: it prints one line, which contains all words, and writes nothing."""
     from cab.cli.main import main
 
@@ -125,7 +125,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.fixture
-def cab(capsys: pytest.CaptureFixture[str]) -> Command:
+def cab(capsys):
     """Run a command, which ends with ``status``."""
     from cab.cli.main import main
 
@@ -138,7 +138,7 @@ def cab(capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 @pytest.fixture(scope="session")
-def samples() -> Path:
+def samples():
     """The folder of samples of the real data sets, if ``CAB_DATA`` names one."""
     folder = Path(os.environ.get("CAB_TEST_DATA") or os.devnull).absolute()
     if not all((folder / name).exists() for name in SAMPLES):
@@ -147,7 +147,7 @@ def samples() -> Path:
 
 
 @pytest.fixture(scope="session")
-def official_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def official_layout(tmp_path_factory):
     """A folder of generated series in the official layout of LSTF."""
     from tests.helpers.tasks.layouts import write_series
 
@@ -155,7 +155,7 @@ def official_layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+def browser(tmp_path_factory):
     """A headless Chromium that logs errors and requests."""
     from selenium import webdriver
 

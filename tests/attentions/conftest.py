@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 
 @pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
+def poisoned():
     """torch.empty gives NaN, and so does every kernel's own uncleared memory."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     assert torch.empty(3).isnan().all()

@@ -28,7 +28,7 @@ from tests.helpers.attentions import agreement
         ("CS", {"window_size": 5, "extent": "per_side"}, -4, 0),
     ],
 )
-def test_window(pattern: str, options: dict[str, object], first: int, last: int) -> None:
+def test_window(pattern, options, first, last):
     """By gradient: exactly the keys from ``first`` to ``last`` count, as far as there are any."""
     module = agreement.make("local", pattern, **options)
     x = torch.randn(1, 71, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
@@ -40,7 +40,7 @@ def test_window(pattern: str, options: dict[str, object], first: int, last: int)
 
 
 @pytest.mark.parametrize("options", [{"window_size": 6, "chunk_size": 4}, {"window_size": 3}])
-def test_blocks_across_chunks(options: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_across_chunks(options, monkeypatch):
     """The form of a GPU: outputs, gradients, decoding onto slots, dropout."""
     monkeypatch.setattr(window_attention, "_extents", lambda query, *_: (50, query.shape[2]))
     module = agreement.make("longshort", "CS", **options)
@@ -49,7 +49,7 @@ def test_blocks_across_chunks(options: dict[str, int], monkeypatch: pytest.Monke
     agreement.assert_dropout(agreement.make("longshort", "CS", dropout=0.3, **options), 43)
 
 
-def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count() -> None:
+def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count():
     module = agreement.make("synthesizer", "CS", variant="random", max_length=4).eval()
     x = torch.randn(1, 1, 24, dtype=torch.float64)
     state = module.init_state(1, dtype=torch.float64)
@@ -62,7 +62,7 @@ def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count
 
 
 @pytest.mark.parametrize(("length", "taps"), [(1, 3), (5, 35), (BLOCK, 5), (BLOCK + 1, 1), (3 * BLOCK + 7, 35)])
-def test_equals_conv2d(length: int, taps: int) -> None:
+def test_equals_conv2d(length, taps):
     torch.manual_seed(length * 100 + taps)
     x = torch.randn(2, length, 3, 4, dtype=torch.float64).transpose(1, 2).requires_grad_()
     weight = torch.randn(3, 1, taps, 1, dtype=torch.float64, requires_grad=True)
@@ -76,7 +76,7 @@ def test_equals_conv2d(length: int, taps: int) -> None:
     torch.testing.assert_close(half.float(), exact, atol=0.2, rtol=0.05)
 
 
-def test_centers_learn() -> None:
+def test_centers_learn():
     """By 1 - decay towards the sum of their tokens, made of mean 0 and variance 1; those without tokens stay."""
     module = agreement.make("routing", "CS", num_clusters=3, local_heads=False, decay=0.75).train()
     before = module.centroids.clone()
@@ -94,7 +94,7 @@ def test_centers_learn() -> None:
             torch.testing.assert_close(module.centroids[head, cluster], expected)
 
 
-def test_centers_of_inputs_learn() -> None:
+def test_centers_of_inputs_learn():
     """By 1 - decay to the mean of their tokens, which at decay 0 is k-means."""
     module = agreement.make("cluster_former", "NS", num_clusters=2, decay=0.0).train()
     x = torch.randn(1, 30, agreement.WIDTH, dtype=torch.float64)
@@ -105,7 +105,7 @@ def test_centers_of_inputs_learn() -> None:
     torch.testing.assert_close(module.centroids, torch.stack([x[0, :15].mean(dim=0), x[0, 15:].mean(dim=0)]))
 
 
-def test_landmarks_are_tokens_where_their_places_are_rounded() -> None:
+def test_landmarks_are_tokens_where_their_places_are_rounded():
     """The last place, 0.999, is 1 in bfloat16: the landmark is the last token of each row."""
     module: Any = build_attention("skyformer", pattern="CC", embed_dim=16, num_heads=2, num_landmarks=2)
     module.places.copy_(torch.tensor([0.0, 0.999]))
@@ -125,7 +125,7 @@ def test_landmarks_are_tokens_where_their_places_are_rounded() -> None:
         *(("scatterbrain", pattern, {"window": 2}) for pattern in ("NS", "CS")),
     ],
 )
-def test_weights_that_grow_beyond_every_float(name: str, pattern: str, options: dict[str, Any]) -> None:
+def test_weights_that_grow_beyond_every_float(name, pattern, options):
     """Logits that rise by hundreds along the sequence: no output and no gradient is NaN."""
     module = agreement.make(name, pattern, **options)
     x = torch.randn(1, 100, 24, dtype=torch.float64) * torch.linspace(1, 1000, 100, dtype=torch.float64).view(-1, 1)
@@ -136,13 +136,13 @@ def test_weights_that_grow_beyond_every_float(name: str, pattern: str, options: 
 
 @pytest.mark.parametrize("name", ["yoso", "yoso_e"])
 @pytest.mark.parametrize(("count", "tau"), [(1, 1), (2, 1), (3, 2), (512, 9), (513, 10), (1024, 10), (4000, 12)])
-def test_hashes_are_as_long_as_in_the_released_configurations(name: str, count: int, tau: int) -> None:
+def test_hashes_are_as_long_as_in_the_released_configurations(name, count, tau):
     module = agreement.make(name, "NS")
     assert module.length_of_hash(torch.tensor([count])).tolist() == [tau]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.9])
-def test_both_ways_to_weight_collisions_agree(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_to_weight_collisions_agree(share, monkeypatch):
     """Of pairs that collide, in several pieces, and of all pairs; with padding, and with one crowded bucket."""
     codes = [torch.randint(0, 8, (4, 3, n)) for n in (19, 23)]
     for code in codes:
@@ -158,7 +158,7 @@ def test_both_ways_to_weight_collisions_agree(share: float, monkeypatch: pytest.
         torch.testing.assert_close(collisions._weighted_sums(*codes, left, right, x, 8), expected)
 
 
-def test_sums_of_nearly_opposite_keys_still_give_a_unit_vector() -> None:
+def test_sums_of_nearly_opposite_keys_still_give_a_unit_vector():
     """Of YOSO's weights 1e-9 are left there, below the norm at which vectors are divided."""
     torch.testing.assert_close(collisions.unit_sum(torch.tensor([[3e-9, 4e-9]])), torch.tensor([[0.6, 0.8]]))
 
@@ -168,9 +168,7 @@ def test_sums_of_nearly_opposite_keys_still_give_a_unit_vector() -> None:
 @pytest.mark.parametrize(
     ("name", "options"), [("diag_attention", {"block_size": 4, "weights": "rela"}), ("norm_attention", {})]
 )
-def test_sums_that_nothing_divides_do_not_overflow(
-    name: str, options: dict[str, Any], pattern: str, dtype: torch.dtype
-) -> None:
+def test_sums_that_nothing_divides_do_not_overflow(name, options, pattern, dtype):
     """Heads of 100 have weights of 1e4 and sums of 1e6.
 
     Autocast keeps outputs within 3, gradients within 6 units of rounding of float32's of the same rounded heads.
@@ -190,7 +188,7 @@ def test_sums_that_nothing_divides_do_not_overflow(
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6])
-def test_the_early_half_is_diagonal(count: int) -> None:
+def test_the_early_half_is_diagonal(count):
     """The middle layer of an odd number is late; in a network each of them fills one slot."""
     network = build_backbone(
         "gpt2", attention="transnormer_t2", pattern="CS", vocab_size=9, embed_dim=8, num_heads=2, num_layers=count

@@ -32,11 +32,11 @@ def cases(*, quick: bool) -> list[object]:
 
 
 @pytest.mark.parametrize(("name", "pattern"), cases(quick=True))
-def test_conformance(name: str, pattern: str) -> None:
+def test_conformance(name, pattern):
     assert not failures(name, pattern, QUICK)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "pattern"), cases(quick=False))
-def test_conformance_in_full(name: str, pattern: str) -> None:
+def test_conformance_in_full(name, pattern):
     assert not failures(name, pattern, WHOLE)

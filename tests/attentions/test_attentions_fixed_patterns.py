@@ -19,7 +19,7 @@ def seen(module: Any, i: int, length: int) -> list[int]:
     return gradient[0].any(dim=-1).nonzero().flatten().tolist()
 
 
-def test_distances_of_logsparse() -> None:
+def test_distances_of_logsparse():
     """Powers of two; counted from the first of the local tokens; anew at every restart."""
     assert seen(agreement.make("logsparse", "CS"), 40, 50) == [40 - d for d in (32, 16, 8, 4, 2, 1, 0)]
     assert seen(agreement.make("logsparse", "NS"), 5, 12) == [1, 3, 4, 5, 6, 7, 9]
@@ -29,12 +29,12 @@ def test_distances_of_logsparse() -> None:
     assert seen(again, 20, 50) == [20 - d for d in (20, 19, 18, 17, 16, 14, 12, 11, 10, 9, 8, 6, 4, 3, 2, 1, 0)]
 
 
-def test_global_tokens_of_etc_scale_with_the_length_up_to_the_published_number() -> None:
+def test_global_tokens_of_etc_scale_with_the_length_up_to_the_published_number():
     module = agreement.make("etc", "NS")
     assert [module.count_globals(n) for n in (1, 17, 18, 512, 4096, 8192)] == [1, 1, 2, 29, 230, 230]
 
 
-def test_spans_are_learned() -> None:
+def test_spans_are_learned():
     """The loss is the mean span; after a step it is between none and the largest."""
     module = agreement.make("adaptive_span", "CS", max_span=40).train()
     with torch.no_grad():
@@ -49,7 +49,7 @@ def test_spans_are_learned() -> None:
     assert gradient[1]
 
 
-def test_random_blocks_of_bigbird() -> None:
+def test_random_blocks_of_bigbird():
     """A head's own, outside of the fixed blocks, the same in evaluation."""
     module = agreement.make("bigbird", "NS", block_size=2, num_random=3)
     drawn = module.random_blocks(20)
@@ -62,7 +62,7 @@ def test_random_blocks_of_bigbird() -> None:
     assert torch.equal(module.eval().random_blocks(20), drawn)
 
 
-def test_compression_learns_from_its_own_loss_alone() -> None:
+def test_compression_learns_from_its_own_loss_alone():
     """The loss reaches the convolution and nothing else, the output everything else; equal tokens lose nothing."""
     module = agreement.make("compressive", "CS", segment=6, memory=5, compressed=4, factor=3).train()
     output = module(torch.randn(2, 40, agreement.WIDTH, dtype=torch.float64))
@@ -82,7 +82,7 @@ def test_compression_learns_from_its_own_loss_alone() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"segment": 6, "memory": 5, "compressed": 4, "factor": 3}])
-def test_compression_has_a_gradient_beyond_the_stated_length(options: dict[str, Any]) -> None:
+def test_compression_has_a_gradient_beyond_the_stated_length(options):
     module = agreement.make("compressive", "CS", **options).train()
     longest = module.segment * -(-(module.memory + module.factor) // module.segment)
     module(torch.randn(1, longest, agreement.WIDTH, dtype=torch.float64))

@@ -201,7 +201,7 @@ DROPOUT = {"axial", "bigbird", "etc", "funnel", "local", "longformer", "longshor
 
 
 @pytest.fixture(autouse=True)
-def _in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_small_pieces(monkeypatch):
     monkeypatch.setattr(chunks, "CPU_TOKENS", 1)
     monkeypatch.setattr(chunks, "MULTIPLE", 8)  # tokens at once
     monkeypatch.setattr(chunks, "CPU_WEIGHTS", 1)  # several blocks of targets
@@ -211,7 +211,7 @@ def _in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("name", "pattern", "options"), CASES)
-def test_options(name: str, pattern: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options(name, pattern, options, monkeypatch):
     """Windows, buckets and segments: over several of them, within one, and over borders of pieces of few tokens."""
     module = make(name, pattern, **options).eval()
     for parameter in (p for own, p in module.named_parameters() if own == "position_bias"):
@@ -229,7 +229,7 @@ def test_options(name: str, pattern: str, options: dict[str, Any], monkeypatch: 
 
 
 @pytest.mark.parametrize(("name", "pattern", "options"), [case for case in CASES if case.values[0] in DROPOUT])
-def test_dropout(name: str, pattern: str, options: dict[str, Any]) -> None:
+def test_dropout(name, pattern, options):
     assert_dropout(make(name, pattern, dropout=0.4, **options), 40)
 
 
@@ -241,7 +241,7 @@ NAMES = [pytest.param(entry.name, marks=slow_unless_new(entry.name)) for entry i
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_dropout_changes_outputs_or_is_documented_not_to(name: str) -> None:
+def test_dropout_changes_outputs_or_is_documented_not_to(name):
     entry = ATTENTIONS.get(name)
     is_unused = name in WITHOUT_WEIGHTS or any(UNUSED.search(cls.__doc__ or "") for cls in entry.cls.__mro__)
     for pattern in map(str, entry.patterns):

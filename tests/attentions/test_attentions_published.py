@@ -25,7 +25,7 @@ def lightning_decays(**options: Any) -> Tensor:
     return module.terms(x, x, x, {}, torch.zeros(1, 2)).log_decay[0, :, 0].exp()
 
 
-def test_decays_of_lightning_are_those_of_the_paper() -> None:
+def test_decays_of_lightning_are_those_of_the_paper():
     """flash-linear-attention bc3b101, ``chunk_lightning_attn``: -(8 / H) (1 - l / L) h of head h = 0, 1, ..."""
     for index, heads in ((0, 3), (1, 3), (2, 3), (0, 8), (1, 12)):
         found = lightning_decays(num_heads=heads, layer_position=LayerPosition(index, 3))
@@ -33,7 +33,7 @@ def test_decays_of_lightning_are_those_of_the_paper() -> None:
         torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
-def test_only_the_first_layer_of_lightning_encodes_positions() -> None:
+def test_only_the_first_layer_of_lightning_encodes_positions():
     """Scores depend on the distance, and the outputs on the positions."""
     first, second = (make("lightning", "CS", layer_position=LayerPosition(index, 2)) for index in range(2))
     assert second.theta is None
@@ -49,7 +49,7 @@ def test_only_the_first_layer_of_lightning_encodes_positions() -> None:
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 8, 12, 16, 24, 48])
-def test_released_decays_of_lightning(heads: int) -> None:
+def test_released_decays_of_lightning(heads):
     """OpenNLPLab/lightning-attention d15c385: ALiBi's slopes, for 12 heads those of 8 and every second of 16."""
     power = 2 ** int(math.log2(heads))
     slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
@@ -60,7 +60,7 @@ def test_released_decays_of_lightning(heads: int) -> None:
         torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
-def test_hgrn2_forgets_less_in_later_layers() -> None:
+def test_hgrn2_forgets_less_in_later_layers():
     key = torch.full((1, 3, 1, 8), -50.0)
     for index, count in ((0, 4), (1, 4), (3, 4)):
         module = build_attention(
@@ -71,14 +71,14 @@ def test_hgrn2_forgets_less_in_later_layers() -> None:
         torch.testing.assert_close(terms.key, 1 - terms.log_decay.exp())
 
 
-def test_ranks_of_rwkv7_follow_the_width() -> None:
+def test_ranks_of_rwkv7_follow_the_width():
     for width, ranks in ((32, (32, 32)), (512, (64, 128)), (768, (64, 128)), (2048, (128, 224))):
         assert (default_rank(2.5, width), default_rank(5.0, width)) == ranks
     module = build_attention("rwkv7", pattern="CS", embed_dim=512, num_heads=1)
     assert [x.shape[1] for x in (module.decay_in, module.rate_in, module.gate_in)] == [64, 64, 128]
 
 
-def test_state_spaces_of_s4_are_trained_without_weight_decay() -> None:
+def test_state_spaces_of_s4_are_trained_without_weight_decay():
     rules = make("s4", "CS").param_group_overrides()
     without = {name for name, rule in rules.items() if rule.weight_decay == 0.0}
     assert without == {"log_decay", "frequency", "low_rank", "input", "log_dt"}
@@ -96,7 +96,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("name", "own", "linear"), STEPS)
-def test_rates_and_steps_have_no_weight_decay(name: str, own: int, linear: str) -> None:
+def test_rates_and_steps_have_no_weight_decay(name, own, linear):
     module = build_attention(name, pattern="CS", embed_dim=24, num_heads=3)
     first, second = parameter_groups(module, learning_rate=1.0, weight_decay=0.1)
     assert (first["weight_decay"], second["weight_decay"], len(second["params"])) == (0.1, 0.0, own)
@@ -107,7 +107,7 @@ def test_rates_and_steps_have_no_weight_decay(name: str, own: int, linear: str) 
 ROWS = list(csv.DictReader((Path(__file__).parents[2] / "attentions" / "defaults.csv").open(encoding="utf-8")))
 
 
-def test_stated_defaults_are_those_of_the_constructors() -> None:
+def test_stated_defaults_are_those_of_the_constructors():
     """An option whose default is computed (None) is described in words."""
     compared = 0
     for row in ROWS:

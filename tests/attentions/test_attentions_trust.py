@@ -1,9 +1,6 @@
 """What may be left out because it passed before: the same code, the same checks, the same torch, and nothing else."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
 
 from cab.records import verified
 from cab.records.verified import COMMITTED, VerifiedRow, read_rows, write_rows
@@ -12,7 +9,7 @@ from tests.helpers.attentions.trust import split, subjects
 PAIRS = subjects()
 
 
-def test_only_rows_of_today_are_trusted_and_some_are_drawn_again(tmp_path: Path) -> None:
+def test_only_rows_of_today_are_trusted_and_some_are_drawn_again(tmp_path):
     """No row, or one of the quick form where the whole is wanted, and the pair runs; a seed draws others."""
     path, pair = tmp_path / "verified.csv", ("vanilla", "CS")
     rows = [VerifiedRow.of_today(*of, subject, quick=False, reach={}) for of, subject in PAIRS.items()]
@@ -28,7 +25,7 @@ def test_only_rows_of_today_are_trusted_and_some_are_drawn_again(tmp_path: Path)
     assert split(quick=False, path=path, seed="1").runs == dict.fromkeys(PAIRS, "new")
 
 
-def test_committed_rows_are_of_registered_pairs() -> None:
+def test_committed_rows_are_of_registered_pairs():
     """After an attention is renamed or taken out, so are its rows."""
     committed = [(row.attention, row.pattern) for row in read_rows(COMMITTED)]
     assert len(set(committed)) == len(committed)

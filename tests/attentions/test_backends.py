@@ -38,17 +38,17 @@ READS: dict[tuple[str, str], str] = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_backends_are_those_of_the_table(name: str) -> None:
+def test_backends_are_those_of_the_table(name):
     changed = f"the backends of {name} have changed; if that is intended, run `{on_fake_cuda.WRITE}`"
     assert list(on_fake_cuda.rows(name)) == [row for row in on_fake_cuda.stored() if row["attention"] == name], changed
 
 
-def test_the_table_has_registered_attentions() -> None:
+def test_the_table_has_registered_attentions():
     assert {row["attention"] for row in on_fake_cuda.stored()} <= set(ATTENTIONS.names()), f"run `{on_fake_cuda.WRITE}`"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_host_does_not_wait_in_a_forward_pass(name: str) -> None:
+def test_the_host_does_not_wait_in_a_forward_pass(name):
     """In training, with padding; if it does, its place is shown."""
     for pattern in map(str, ATTENTIONS.get(name).patterns):
         try:
@@ -82,7 +82,7 @@ NO_WAITS: list[Callable[[Tensor], object]] = [
 
 
 @pytest.mark.parametrize(("functions", "waits"), [(WAITS, True), (NO_WAITS, False)])
-def test_fake_tensors_see_every_wait(functions: list[Callable[[Tensor], object]], waits: bool) -> None:
+def test_fake_tensors_see_every_wait(functions, waits):
     for function in functions:
         with fake_cuda() as counts:
             function(torch.empty(4, 6, device="cuda"))
@@ -117,7 +117,7 @@ def gigabytes(name: str) -> float:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=slow_unless_new(name)) for name in ROWS])
-def test_bytes_of_a_layer(name: str) -> None:
+def test_bytes_of_a_layer(name):
     row, moved = ROWS[name], gigabytes(name)
     assert moved == pytest.approx(float(row["gb"]), abs=1e-3)
     ratio = moved / float(row["gb_fla"])

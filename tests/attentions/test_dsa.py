@@ -1,9 +1,5 @@
 """The loss of the indexer, its scores and its initial weights."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -22,7 +18,7 @@ BLOCKS = {"block_size": 4, "top_k": 3}
         ("mla", {"top_k": 4, "query_rank": 5}),
     ],
 )
-def test_loss_trains_the_indexer_alone(name: str, options: dict[str, Any]) -> None:
+def test_loss_trains_the_indexer_alone(name, options):
     module = make(name, "CS", **options).train()
     x = torch.randn(2, 40, WIDTH, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam(module.indexer.parameters(), lr=0.01)
@@ -42,7 +38,7 @@ def test_loss_trains_the_indexer_alone(name: str, options: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(("options", "weight"), [({}, 1.0), ({"indexer_loss": 2.0}, 2.0)])
-def test_loss_is_the_divergence_of_shares(options: dict[str, float], weight: float) -> None:
+def test_loss_is_the_divergence_of_shares(options, weight):
     """KL(p || softmax(I)) of chosen tokens, p the mean weight of the heads, in readable form."""
     module = make("dsa", "CS", top_k=3, **options).train()
     x = torch.randn(1, 9, WIDTH, dtype=torch.float64)
@@ -60,7 +56,7 @@ def test_loss_is_the_divergence_of_shares(options: dict[str, float], weight: flo
     torch.testing.assert_close(module.auxiliary_loss(), weight * torch.stack(losses).mean())
 
 
-def test_shares_of_a_small_mass() -> None:
+def test_shares_of_a_small_mass():
     """The mass of the chosen blocks is divided by its sum, which is small where the open block takes the rest."""
     weights, scores = torch.rand(2, 4, 5, 7).double(), torch.randn(2, 1, 5, 7).double()
     taken = torch.ones_like(scores, dtype=torch.bool)
@@ -69,7 +65,7 @@ def test_shares_of_a_small_mass() -> None:
 
 
 @pytest.mark.parametrize(("scorer", "score"), [("dsa", (4 * 32) ** 0.5), ("qsa", 4 * 32**0.5), ("msa", 32.0)])
-def test_scale_of_scores(scorer: str, score: float) -> None:
+def test_scale_of_scores(scorer, score):
     """Scores of ones, which the loss of the indexer depends on, but no output."""
     indexer = make("dsa", "CS", scorer=scorer, index_heads=4, index_dim=32).indexer
     nn.init.ones_(indexer.key_norm.weight)
@@ -79,7 +75,7 @@ def test_scale_of_scores(scorer: str, score: float) -> None:
     torch.testing.assert_close(indexer.block_score(queries[0, :, 0], keys[0], 0), found)
 
 
-def test_initial_weights_of_the_indexer() -> None:
+def test_initial_weights_of_the_indexer():
     """Uniform in -1/sqrt(D) to 1/sqrt(D), as torch's linear maps."""
     indexer = build_attention("dsa", pattern="CS", embed_dim=64, num_heads=4).indexer
     for linear in (indexer.query, indexer.key, indexer.weight):

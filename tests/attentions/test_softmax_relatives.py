@@ -1,7 +1,5 @@
 """Softmax attention and its relatives: caches, positions, decays, heads that share keys, the flash kernel."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -14,7 +12,7 @@ from cab.registry.build import state_bytes
 from tests.helpers.attentions.agreement import make
 
 
-def test_a_window_bounds_the_cache() -> None:
+def test_a_window_bounds_the_cache():
     """To the first tokens, those of the window that a next token sees, and the recent ones; rows may be ragged."""
     module = make("vanilla", "CS", window=10, sink_tokens=4, positions="rope").eval()
     mask = torch.zeros(2, 90, dtype=torch.bool)
@@ -31,7 +29,7 @@ def test_a_window_bounds_the_cache() -> None:
     assert max(sizes[64:]) <= 4 + 9 + 64  # first tokens, window, recent tokens
 
 
-def test_slopes_and_rotations_are_the_published() -> None:
+def test_slopes_and_rotations_are_the_published():
     """ALiBi's for 8 and 12 heads (section 3 and its code); rotary positions turn c and c + E / 2, as in Llama."""
     slopes = alibi_slopes(torch.arange(8, dtype=torch.float64))
     torch.testing.assert_close(slopes, 0.5 ** torch.arange(1, 9, dtype=torch.float64))
@@ -44,7 +42,7 @@ def test_slopes_and_rotations_are_the_published() -> None:
     assert turned == pytest.approx(expected)
 
 
-def test_what_was_forgotten_over_thousands_of_tokens_does_not_round_the_near_ones() -> None:
+def test_what_was_forgotten_over_thousands_of_tokens_does_not_round_the_near_ones():
     """In float32, F near -20,000: as if the sequence began ten tokens ago."""
     module = build_attention("forgetting", pattern="CS", embed_dim=8, num_heads=1)
     torch.nn.init.zeros_(module.forget.weight)
@@ -54,7 +52,7 @@ def test_what_was_forgotten_over_thousands_of_tokens_does_not_round_the_near_one
 
 
 @pytest.mark.parametrize(("heads", "groups"), [(1, 1), (8, 1), (12, 1), (16, 1), (32, 2), (56, 2), (64, 4)])
-def test_heads_of_nsa_share_keys_as_published(heads: int, groups: int) -> None:
+def test_heads_of_nsa_share_keys_as_published(heads, groups):
     module = build_attention("nsa", pattern="CS", embed_dim=heads, num_heads=heads)
     assert module.num_kv_heads == groups
     assert module.k_proj.out_features == 3 * groups
@@ -64,14 +62,14 @@ def test_heads_of_nsa_share_keys_as_published(heads: int, groups: int) -> None:
     ("width", "heads", "rank", "rotary"),
     [(32, 4, 8, 4), (512, 8, 128, 32), (768, 12, 192, 32)],
 )
-def test_latent_state_has_one_short_vector_per_token(width: int, heads: int, rank: int, rotary: int) -> None:
+def test_latent_state_has_one_short_vector_per_token(width, heads, rank, rotary):
     """Four head widths, at most a quarter of the width."""
     module = build_attention("mla", pattern="CS", embed_dim=width, num_heads=heads)
     assert state_bytes(module, 3) - state_bytes(module, 2) == 4 * (rank + rotary) + 1  # c, k', and the mask
     assert all(part.bias is None for part in module.modules() if isinstance(part, torch.nn.Linear))
 
 
-def test_flash_hides_padding_without_a_mask() -> None:
+def test_flash_hides_padding_without_a_mask():
     """As on CUDA, whose kernel takes none."""
     query, key, value = torch.randn(3, 2, 4, 7, 8, requires_grad=True).unbind()
     visible = torch.tensor([[True] * 4 + [False] * 3, [False, True] * 3 + [True]])[:, None, None]

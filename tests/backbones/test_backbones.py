@@ -64,7 +64,7 @@ def numbers(name: str, options: dict[str, Any]) -> list[str]:
     return [names, *(f"{float(x):.9g}" for x in (first, loss.detach(), slopes, statistics))]
 
 
-def test_every_backbone_has_its_stored_numbers() -> None:
+def test_every_backbone_has_its_stored_numbers():
     """To change them on purpose, delete the file and run this test twice; only rows that should may differ."""
     names = {entry.name for entry in BACKBONES if entry.location.module.startswith("backbones.")}
     assert names == RECORDS.keys(), "add a record to tests/helpers/backbones/records.py"
@@ -116,7 +116,7 @@ def poisoned(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 @pytest.mark.parametrize(("name", "pattern", "attention", "options"), ALONE)
-def test_a_row_gives_what_it_gives_alone(name: str, pattern: str, attention: str, options: dict[str, Any]) -> None:
+def test_a_row_gives_what_it_gives_alone(name, pattern, attention, options):
     """Outputs and the gradients of all parameters, whatever is at the padding, and on whichever side it is."""
     dtype, error = (torch.float32, 1e-4) if name == "sr3" else (torch.float64, 1e-5)
     record, backbone = RECORDS[name], small(name, pattern, attention, **options).to(dtype)
@@ -142,7 +142,7 @@ def test_a_row_gives_what_it_gives_alone(name: str, pattern: str, attention: str
 @pytest.mark.parametrize(
     ("name", "pattern"), [("gpt2", "CS"), ("llama", "NS"), ("roberta", "NS"), ("roberta_funnel", "NS")]
 )
-def test_logits_at_selected_places_are_those_of_all(name: str, pattern: str) -> None:
+def test_logits_at_selected_places_are_those_of_all(name, pattern):
     backbone, inputs = small(name, pattern), RECORDS[name].inputs()
     selected = (~inputs["padding_mask"]).flatten().nonzero().squeeze(1)[::3]
     everything, alone = backbone(**inputs).flatten(0, 1)[selected], backbone(**inputs, selected=selected)
@@ -173,9 +173,7 @@ MISTAKES: list[tuple[str, str, Callable[[Tensor], Tensor], str]] = [
 
 
 @pytest.mark.parametrize(("name", "place", "change", "message"), MISTAKES)
-def test_inputs_that_would_give_wrong_numbers_are_refused(
-    name: str, place: str, change: Callable[[Tensor], Tensor], message: str
-) -> None:
+def test_inputs_that_would_give_wrong_numbers_are_refused(name, place, change, message):
     inputs = RECORDS[name].inputs()
     with pytest.raises(UserError, match=message):
         RECORDS[name].build(name)(**{**inputs, place: change(inputs[place])})
@@ -191,13 +189,13 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "pattern", "options", "message"), REFUSED)
-def test_options_are_refused(name: str, pattern: str, options: dict[str, Any], message: str) -> None:
+def test_options_are_refused(name, pattern, options, message):
     with torch.device("meta"), pytest.raises(UserError, match=message):
         build_backbone(name, pattern=pattern, **options)
 
 
 @pytest.mark.parametrize("normalization", ["window", "seasonal"])
-def test_a_constant_window_is_forecast_as_it_is(normalization: str) -> None:
+def test_a_constant_window_is_forecast_as_it_is(normalization):
     backbone, inputs = RECORDS["informer"].build("informer", normalization=normalization, season=50), series()
     forecast = backbone(**{**inputs, **{key: torch.full_like(inputs[key], 6.0) for key in ("past", "known")}})
     torch.testing.assert_close(forecast, torch.full_like(forecast, 6.0), rtol=0, atol=1e-3)
@@ -241,7 +239,7 @@ def gradients(backbone: Backbone, name: str, pattern: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("name", "pattern"), TASK_OF)
-def test_every_attention_that_has_the_pattern_trains_there(name: str, pattern: str) -> None:
+def test_every_attention_that_has_the_pattern_trains_there(name, pattern):
     """One step of a smoke network, with preset mini's options: finite gradients that reach the slots.
 
     The backbones of a pattern take its attentions in turn.
@@ -260,7 +258,7 @@ def test_every_attention_that_has_the_pattern_trains_there(name: str, pattern: s
 
 
 @pytest.mark.parametrize(("name", "pattern"), TASK_OF)
-def test_a_stack_has_its_attentions_in_turn_in_every_backbone_with_layers(name: str, pattern: str) -> None:
+def test_a_stack_has_its_attentions_in_turn_in_every_backbone_with_layers(name, pattern):
     """The period starts with the first layer of each kind."""
     depths: dict[str, Any] = {option: 4 for option in BACKBONES.get(name).options if option.endswith("_layers")}
     depths |= {"attention_resolutions": [8, 4]} if name == "sr3" else {}
@@ -274,9 +272,7 @@ def test_a_stack_has_its_attentions_in_turn_in_every_backbone_with_layers(name: 
 
 
 @pytest.mark.parametrize(("name", "pattern", "network"), NETWORKS)
-def test_every_weight_is_trained_and_recomputed_activations_give_the_same_gradients(
-    name: str, pattern: str, network: dict[str, Any]
-) -> None:
+def test_every_weight_is_trained_and_recomputed_activations_give_the_same_gradients(name, pattern, network):
     """Dropout included; each attention layer runs once more in the backward pass."""
     drops = dict.fromkeys({"dropout", "attention_dropout"} & {*BACKBONES.get(name).options}, 0.2)
     backbone = make(name, "abc", pattern, **drops, **network)
@@ -296,7 +292,7 @@ def test_every_weight_is_trained_and_recomputed_activations_give_the_same_gradie
 
 
 @pytest.mark.parametrize(("name", "pattern", "network"), NETWORKS)
-def test_bfloat16_by_autocast(name: str, pattern: str, network: dict[str, Any]) -> None:
+def test_bfloat16_by_autocast(name, pattern, network):
     backbone, inputs = make(name, "vanilla", pattern, **network).eval(), RECORDS[name].batch(pattern)
     exact = objective(backbone, inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -311,7 +307,7 @@ COMPILED = ("gpt2", "gpt2_reversible", "gpt2_universal", "roberta", "roberta_fun
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPILED)
-def test_compiles_to_one_graph(name: str) -> None:
+def test_compiles_to_one_graph(name):
     """Plain layers also recompute their activations."""
     backbone = make(name, "vanilla", RECORDS[name].pattern, checkpoint_activations="_" not in name)
     inputs = RECORDS[name].batch(RECORDS[name].pattern)
@@ -324,6 +320,6 @@ def test_compiles_to_one_graph(name: str) -> None:
         torch.testing.assert_close(compiled, plain)
 
 
-def test_every_backbone_has_its_sizes() -> None:
+def test_every_backbone_has_its_sizes():
     for preset in ("mini", "smoke"):
         assert {path.parent.name for path in SIZES.glob(f"*/{preset}.yaml")} == RECORDS.keys()

@@ -1,7 +1,5 @@
 """The networks of preset `paper` have exactly the parameters behind Tables 16 to 19."""
 
-from __future__ import annotations
-
 import pytest
 
 from cab import Pattern
@@ -23,7 +21,7 @@ NETWORKS = list({cell[:2]: cell for cell in reversed(CELLS)}.values())
     "cell",
     [pytest.param(cell, marks=[] if cell in NETWORKS else pytest.mark.slow, id=" ".join(cell)) for cell in CELLS],
 )
-def test_counts(cell: tuple[str, str, str]) -> None:
+def test_counts(cell):
     assert count_parameters(*cell) == CELLS[cell]
 
 
@@ -38,14 +36,14 @@ EXACT = {
 
 
 @pytest.mark.parametrize("cell", EXACT)
-def test_counts_of_transnormer_with_lrpe_and_the_widths_that_they_need(cell: tuple[str, str, str]) -> None:
+def test_counts_of_transnormer_with_lrpe_and_the_widths_that_they_need(cell):
     """Its Tables 4 and 5; Table 13 prints the widths 2,048 for width 512 and 1,365 for 768, which is 162.3 M."""
     assert count_parameters(*cell) == EXACT[cell]
     published = {(r["pattern"], r["backbone"], r["attention"]): r for r in rows("parameters_transnormer.csv")}
     assert f"{EXACT[cell] / 1e6:.2f}" == f"{float(published[cell]['params_millions']):.2f}"
 
 
-def test_table5_names_attentions_patterns_and_options_that_exist() -> None:
+def test_table5_names_attentions_patterns_and_options_that_exist():
     for row in read_table("table5"):
         entry = ATTENTIONS.get(row["attention"])
         assert row["option"] in entry.options, row

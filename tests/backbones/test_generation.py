@@ -28,7 +28,7 @@ ROTATED = {"name": "vanilla", "positions": "rope", "num_kv_heads": 1}
         *(("transformer", "CC", attention) for attention in ("performer", "linear+abc,vanilla")),
     ],
 )
-def test_steps_are_the_training_form(name: str, pattern: str, attention: str) -> None:
+def test_steps_are_the_training_form(name, pattern, attention):
     """A prompt in two pieces, then token by token: no output depends on a later token; a source is projected once."""
     backbone, inputs = small(name, pattern, attention), RECORDS[name].inputs()
     source = [inputs[key] for key in ("source", "source_padding_mask") if key in inputs]
@@ -60,7 +60,7 @@ def test_steps_are_the_training_form(name: str, pattern: str, attention: str) ->
         ("longshort", "llama", {"depth_block": 3}),
     ],
 )
-def test_prompts_of_different_lengths(attention: Any, name: str, options: dict[str, Any]) -> None:
+def test_prompts_of_different_lengths(attention, name, options):
     """Padding on either side of the prompt: rows go on as if alone."""
     backbone, ids, mask = small(name, "CS", attention, **options), tokens(5, 12), padding(12)
     following = tokens(5, 4)
@@ -116,9 +116,7 @@ def slow_beam_search(
         ("vanilla", 3, -1.0, 1, 0),
     ],
 )
-def test_beam_search_is_the_slow_one(
-    attention: str, num_beams: int, length_penalty: float, blocked_ngram: int | None, min_length: int
-) -> None:
+def test_beam_search_is_the_slow_one(attention, num_beams, length_penalty, blocked_ngram, min_length):
     """Rows end at different tokens, and the others go on undisturbed; greedy search is that of one beam."""
     backbone, source, mask = small("transformer", "CC", attention), tokens(3, 19), padding(19)[::2]
     start = torch.zeros(3, 1, dtype=torch.long)
@@ -138,7 +136,7 @@ def test_beam_search_is_the_slow_one(
 
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(0.6, 1.0), (1.7, 0.75)])
-def test_samples_have_the_nucleus_distribution(temperature: float, top_p: float) -> None:
+def test_samples_have_the_nucleus_distribution(temperature, top_p):
     """Frequencies of the second token of 20,000 rows against the probabilities, by a chi-square statistic."""
     backbone, rows = small("gpt2"), 20_000
     prompt = tokens(1, 6)
@@ -176,7 +174,7 @@ MISTAKES: list[tuple[Callable[..., object], str]] = [
 
 
 @pytest.mark.parametrize(("call", "message"), MISTAKES)
-def test_mistakes(call: Callable[..., object], message: str) -> None:
+def test_mistakes(call, message):
     backbone, prompt = small("gpt2"), tokens(2, 4)
     state = backbone.init_state(2)
     assert greedy(backbone, state, prompt, Limits(17)).shape == (2, 17)

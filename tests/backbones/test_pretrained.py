@@ -61,7 +61,7 @@ def assert_same_logits(backbone: Any, released: Any) -> None:
 
 
 @pytest.mark.slow
-def test_gpt2_in_hugging_faces_layout() -> None:
+def test_gpt2_in_hugging_faces_layout():
     """Another attention takes the projections and keeps its own parameters; what does not fit is refused."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -87,7 +87,7 @@ def test_gpt2_in_hugging_faces_layout() -> None:
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["new names", "old names"])
-def test_roberta_in_fairseqs_layout(old: bool) -> None:
+def test_roberta_in_fairseqs_layout(old):
     """Under the names of later checkpoints, and of 2019's release, which joins the projections."""
     ours, target = small("roberta"), small("roberta")
     weights = fairseq_weights(ours) | {"classification_heads.mnli.dense.weight": torch.zeros(24, 24)}
@@ -104,7 +104,7 @@ def test_roberta_in_fairseqs_layout(old: bool) -> None:
 
 
 @pytest.mark.slow
-def test_roberta_is_hugging_faces() -> None:
+def test_roberta_is_hugging_faces():
     """As the public RoBERTa-base: norms with 1e-5, one token type, a table with two rows more than positions."""
     from transformers import RobertaConfig, RobertaForMaskedLM
 
@@ -135,7 +135,7 @@ AS_LLAMA = (
 
 
 @pytest.mark.slow
-def test_logits_and_greedy_text_of_llama_are_those_of_transformers() -> None:
+def test_logits_and_greedy_text_of_llama_are_those_of_transformers():
     """With padding on the right and on the left; positions count from the first token."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -161,7 +161,7 @@ def test_logits_and_greedy_text_of_llama_are_those_of_transformers() -> None:
     assert torch.equal(greedy(ours, ours.init_state(4), prompt, Limits(20)), text[:, 9:])
 
 
-def test_size_of_the_published_llama() -> None:
+def test_size_of_the_published_llama():
     """Two tables, and 12 layers of 4 D^2 and 3 * 8/3 D^2 parameters."""
     with without_memory():
         network = build_backbone("llama", attention=LLAMA | {"num_kv_heads": None}, pattern="CS")

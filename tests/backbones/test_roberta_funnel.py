@@ -52,7 +52,7 @@ def written_out(backbone: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 8])
-def test_it_is_the_papers_equations(length: int) -> None:
+def test_it_is_the_papers_equations(length):
     """Outputs and all gradients, at lengths that pairs fill and that they do not."""
     backbone, ids = small("roberta_funnel", num_layers=5), tokens(2, length)
     expected = torch.stack([written_out(backbone, row)[1] for row in ids])
@@ -62,14 +62,14 @@ def test_it_is_the_papers_equations(length: int) -> None:
     same_gradients(backbone, found, logits)
 
 
-def test_each_layer_is_told_its_place_among_all() -> None:
+def test_each_layer_is_told_its_place_among_all():
     depths = small("roberta_funnel", "NS", "differential", num_layers=5)
     assert [slot.initial for slot in depths.modules() if hasattr(slot, "initial")] == pytest.approx(
         [0.8 - 0.6 * 2.718281828459045 ** (-0.3 * index) for index in (0, 1, 3, 5, 6)]
     )
 
 
-def test_a_classifier_reads_the_first_vector_of_the_last_block() -> None:
+def test_a_classifier_reads_the_first_vector_of_the_last_block():
     """Without a decoder, as the paper fine-tunes; it goes on from the weights of a masked language model."""
     backbone, pretrained = (small(name, num_layers=5) for name in ("roberta_funnel_classifier", "roberta_funnel"))
     ids, mask = tokens(5, 19), padding(19)

@@ -9,7 +9,7 @@ from backbones.fastspeech2 import predicted_durations
 from tests.helpers.backbones.records import RECORDS, small
 
 
-def test_predicted_durations_are_rounded_cut_and_never_nothing() -> None:
+def test_predicted_durations_are_rounded_cut_and_never_nothing():
     log_duration = torch.tensor([[0.0, 1.0, 2.0, 5.0], [-3.0, 0.1, 0.2, 9.0], [-5.0, -5.0, -5.0, -5.0]])
     mask = torch.tensor([[False] * 4, [False, False, False, True], [True, False, False, False]])
     durations = predicted_durations(log_duration, mask, max_frames=20)
@@ -19,7 +19,7 @@ def test_predicted_durations_are_rounded_cut_and_never_nothing() -> None:
     assert predicted_durations(lost, None, max_frames=7).tolist() == [[1, 0], [0, 7], [7, 0]]
 
 
-def test_without_targets_it_speaks_what_it_predicts() -> None:
+def test_without_targets_it_speaks_what_it_predicts():
     inputs = RECORDS["fastspeech2"].inputs()
     tokens, mask = inputs["tokens"], inputs["padding_mask"]
     backbone = RECORDS["fastspeech2"].build("fastspeech2", max_frames=40)
@@ -41,7 +41,7 @@ BATCH = ("tokens", "padding_mask", "frames")
     ("attention", "pattern"),
     [("abc", "CS"), ("s4d", "CS"), ("abc,local+linear", "CS"), ("performer", "CC"), ("linear+abc,vanilla", "CC")],
 )
-def test_synthesis_step_by_step_is_teacher_forcing(attention: str, pattern: str) -> None:
+def test_synthesis_step_by_step_is_teacher_forcing(attention, pattern):
     """The frames that synthesis made, given back as teacher, are predicted again, padding and all."""
     backbone = small("transformer_tts", pattern, attention)
     torch.nn.init.constant_(backbone.stop.bias, -1.0)
@@ -72,7 +72,7 @@ def test_synthesis_step_by_step_is_teacher_forcing(attention: str, pattern: str)
         assert not frames[row, 2 * count :].any()
 
 
-def test_a_beginning_is_heard_as_it_was_said() -> None:
+def test_a_beginning_is_heard_as_it_was_said():
     """And no row ends in it."""
     backbone = small("transformer_tts", "CS")
     torch.nn.init.constant_(backbone.stop.bias, 100.0)
@@ -85,7 +85,7 @@ def test_a_beginning_is_heard_as_it_was_said() -> None:
     torch.testing.assert_close(spoken, expected.reshape(3, 10, 3), atol=1e-6, rtol=1e-5)
 
 
-def test_the_prenet_drops_in_evaluation_too() -> None:
+def test_the_prenet_drops_in_evaluation_too():
     backbone = RECORDS["transformer_tts"].build("transformer_tts", prenet_dropout=0.5)
     inputs = RECORDS["transformer_tts"].inputs()
     assert not torch.equal(backbone(**inputs).after, backbone(**inputs).after)

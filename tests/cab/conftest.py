@@ -1,10 +1,5 @@
 """A folder of configurations of a user."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from cab.config.compose import groups_with_files
@@ -25,7 +20,7 @@ attention: {num_landmarks: 5}
 
 
 @pytest.fixture
-def read_again() -> Iterator[None]:
+def read_again():
     """Folders of configurations are read again, both in the test and after it."""
     caches = (tables.config_folders, tables.read_rows, groups_with_files)
     for cached in caches:
@@ -36,7 +31,7 @@ def read_again() -> Iterator[None]:
 
 
 @pytest.fixture
-def own_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_again: None) -> Path:  # noqa: ARG001
+def own_configs(tmp_path, monkeypatch, read_again):  # noqa: ARG001
     """A folder with an experiment and a preset, in the working folder."""
     monkeypatch.setenv(tables.ADDED, "")
     monkeypatch.chdir(tmp_path)

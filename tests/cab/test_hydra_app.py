@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from cab.config.compose import compose
 from cab.config.hydra_options import REPLACED_OPTIONS
-from tests.helpers.command import Command, cab as run_cab, records
+from tests.helpers.command import cab as run_cab, records
 
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC", "preset=smoke"]
 MINE = ["--config-dir", "own settings", "experiment=mine", "pattern=NC"]
@@ -51,7 +51,7 @@ SWEEPS = [
 
 
 @pytest.fixture(autouse=True)
-def _files(own_configs: Path) -> None:
+def _files(own_configs):
     (own_configs.parent / "saved.yaml").write_text("seed: 7\n")
     (own_configs.parent / "mine.py").write_text("from attentions.linear import LinearAttention as Mine\n")
 
@@ -61,18 +61,18 @@ def run_hydra(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("arguments", "part"), PRINTED)
-def test_commands_of_cab_run(arguments: str, part: str, cab: Command) -> None:
+def test_commands_of_cab_run(arguments, part, cab):
     assert part in cab("run", *CELL, *shlex.split(arguments)).out
 
 
 @pytest.mark.parametrize("name", REPLACED)
-def test_what_cab_run_replaces_is_refused(name: str, cab: Command) -> None:
+def test_what_cab_run_replaces_is_refused(name, cab):
     printed = cab("run", *CELL, *(f"{name}=x" if name.startswith("hydra") else name).split(), status=2)
     assert f"cab run does not have Hydra's '{name}': " in printed.err
 
 
 @pytest.mark.parametrize(("arguments", "status", "part"), HYDRA)
-def test_commands_of_hydra(arguments: list[str], status: int, part: str) -> None:
+def test_commands_of_hydra(arguments, status, part):
     done = run_hydra(*arguments)
     assert done.returncode == status, done.stderr
     assert part in (done.stderr if status else done.stdout)
@@ -82,14 +82,14 @@ def test_commands_of_hydra(arguments: list[str], status: int, part: str) -> None
         assert len(of_job) <= 1
 
 
-def test_tracebacks_of_hydra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracebacks_of_hydra(monkeypatch):
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     assert "Traceback" in run_hydra(*CELL, "attention=abd").stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["hydra/launcher=joblib"], ["hydra/launcher=submitit_local"]], ids=" ".join)
-def test_a_sweep_names_the_cell_that_fails(options: list[str]) -> None:
+def test_a_sweep_names_the_cell_that_fails(options):
     done = run_hydra("-m", *CELL, "pattern=NC,CC", "device=cpu", "hydra.sweep.dir=sweep", *options)
     assert done.returncode == 2
     of_job, line = done.stderr.splitlines()[-2:]
@@ -99,7 +99,7 @@ def test_a_sweep_names_the_cell_that_fails(options: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", SWEEPS, ids=" ".join)
-def test_sweeps_of_hydra(options: list[str]) -> None:
+def test_sweeps_of_hydra(options):
     done = run_hydra("-m", *MINE, "seed=1,2", "device=cpu", "hydra.sweep.dir=sweep", *options)
     assert done.returncode == 0, done.stderr
     found = records(Path("results/local"))
@@ -108,7 +108,7 @@ def test_sweeps_of_hydra(options: list[str]) -> None:
     assert all("cab.hydra_app" in record["command"] for record in found)
 
 
-def test_hydra_composes_the_same_configuration() -> None:
+def test_hydra_composes_the_same_configuration():
     with hydra.initialize(config_path=None, version_base="1.3"):
         composed = hydra.compose("run", CELL)
     assert OmegaConf.to_container(composed, resolve=True) == compose(CELL)

@@ -21,7 +21,7 @@ NOUNS = ("Cell", "Cost", "Row", "Entry", "Subject", "Verdict")
 PAGES = committed("README.md", "CONTRIBUTING.md", "docs/**/*.md")
 
 
-def test_public_names_are_lazy_typed_and_documented() -> None:
+def test_public_names_are_lazy_typed_and_documented():
     """Type checkers see the imports of the block ``if TYPE_CHECKING``, and export those renamed to themselves."""
     [block] = [node for node in ast.parse(Path(cab.__file__).read_text()).body if isinstance(node, ast.If)]
     found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
@@ -32,12 +32,12 @@ def test_public_names_are_lazy_typed_and_documented() -> None:
     assert {*cab.__all__} <= {*re.findall(r"^(?:def |class )?(\w+)(?:\(|:$| = dict)", reference, flags=re.MULTILINE)}
 
 
-def test_names_that_do_not_exist_are_attribute_errors() -> None:
+def test_names_that_do_not_exist_are_attribute_errors():
     with pytest.raises(AttributeError, match="module 'cab' has no attribute 'Attentions'"):
         _ = cab.Attentions
 
 
-def test_documents_import_from_cab_alone() -> None:
+def test_documents_import_from_cab_alone():
     """Contract modules below ``cab`` may move; the names in ``cab`` stay."""
     blocks = [
         block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
@@ -71,7 +71,7 @@ def targets(node: ast.stmt) -> Iterator[str]:
             yield each.id
 
 
-def test_a_constant_has_one_meaning() -> None:
+def test_a_constant_has_one_meaning():
     """No two modules define a constant of the same name, so a name can be read without its module."""
     several = {name: paths for name, paths in definitions((ast.Assign, ast.AnnAssign), targets).items() if paths[1:]}
     assert {name: paths for name, paths in several.items() if not all(path.startswith(CHECKED) for path in paths)} == {
@@ -79,7 +79,7 @@ def test_a_constant_has_one_meaning() -> None:
     }
 
 
-def test_nouns_are_one_class_and_a_verdict_compares_attentions() -> None:
+def test_nouns_are_one_class_and_a_verdict_compares_attentions():
     """Functions, columns and fields of that name are those of :class:`cab.results.statistics.Verdict`."""
     classes = definitions(ast.ClassDef, lambda node: [node.name])  # type: ignore[attr-defined]
     assert {name: len(classes[name]) for name in NOUNS} == dict.fromkeys(NOUNS, 1)

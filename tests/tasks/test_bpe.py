@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,12 +24,12 @@ trained = partial(trained_bpe, lambda: iter(TEXTS), vocab_size=300, special_toke
 
 @given(text=st.text(max_size=40))
 @settings(max_examples=20, deadline=None, derandomize=True)
-def test_every_text_comes_back(text: str) -> None:
+def test_every_text_comes_back(text):
     tokenizer = trained()
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
-def test_it_is_trained_once() -> None:
+def test_it_is_trained_once():
     calls: list[int] = []
 
     def texts(number: int) -> Iterator[str]:
@@ -42,7 +41,7 @@ def test_it_is_trained_once() -> None:
     assert calls == [7, 8]
 
 
-def test_published_tokenizers_are_files_below_the_data_root(tmp_path: Path) -> None:
+def test_published_tokenizers_are_files_below_the_data_root(tmp_path):
     (tmp_path / "tokenizers/gpt2").mkdir(parents=True)
     trained().model.save(str(tmp_path / "tokenizers/gpt2"))
     task = ready("lm", write_books(tmp_path), tokenizer="gpt2")
@@ -77,9 +76,7 @@ FILL |= {"pad_type_id": 0, "pad_token": "a"}
         (json.dumps({**json.loads(words({})), "model": BPE}), [0, 1, 0], "dropout switched off"),
     ],
 )
-def test_settings_of_a_file_that_change_texts_are_switched_off(
-    content: str, tokens: list[int], warning: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_settings_of_a_file_that_change_texts_are_switched_off(content, tokens, warning, tmp_path, caplog):
     tokenizer = read_bpe(put(tmp_path / "t.json", content))
     for _ in range(20):  # dropout is random
         assert tokenizer.encode("a b a", add_special_tokens=False).ids == tokens
@@ -91,7 +88,7 @@ def test_settings_of_a_file_that_change_texts_are_switched_off(
 LETTERS = {letter: number for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz", start=1)}
 
 
-def test_lost_text_is_named_with_its_share(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_text_is_named_with_its_share(tmp_path, caplog):
     """An unknown token of the text itself comes back."""
     path = put(tmp_path / "t.json", words(LETTERS))
     find_tokenizer(str(path), lambda: iter(["b a\nzebra <unk>"]), vocab_size=300, key={})
@@ -100,7 +97,7 @@ def test_lost_text_is_named_with_its_share(tmp_path: Path, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("side", ["src.cleaned", "tgt"])
-def test_the_name_of_a_special_token_in_a_text_is_a_text_or_refused(side: str, tmp_path: Path) -> None:
+def test_the_name_of_a_special_token_in_a_text_is_a_text_or_refused(side, tmp_path):
     """A summary would end there, or the loss would not count it."""
     word = SPECIAL_TOKENS[2]
     put(write_pairs(tmp_path) / f"sum/train.{side}", f"a {word} b\n" * 6)

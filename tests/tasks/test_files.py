@@ -172,9 +172,7 @@ DAMAGE: dict[str, list[tuple[str, Change, str]]] = {
 @pytest.mark.parametrize(
     ("data", "place", "change", "message"), [(data, *row) for data, rows in DAMAGE.items() for row in rows]
 )
-def test_a_damaged_file_of_a_data_set_is_named(
-    data: str, place: str, change: Change, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_file_of_a_data_set_is_named(data, place, change, message, tmp_path, monkeypatch):
     """And nothing in it is executed."""
     monkeypatch.chdir(tmp_path)
     task, dataset = data.split()
@@ -209,7 +207,7 @@ FILES: list[tuple[str, Read, bytes | str, str]] = [
 
 
 @pytest.mark.parametrize(("name", "read", "change", "message"), FILES)
-def test_a_damaged_file_is_named(name: str, read: Read, change: bytes | str, message: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(name, read, change, message, tmp_path):
     with pytest.raises(UserError, match=message) as error:
         read(put(tmp_path / name, change))
     assert name in str(error.value)
@@ -243,7 +241,7 @@ def books(folder: Path, end: str) -> list[str]:
 
 
 @pytest.mark.parametrize("read", [metadata, books])
-def test_lines_end_at_line_feeds_alone(read: Callable[[Path, str], list[str]], tmp_path: Path) -> None:
+def test_lines_end_at_line_feeds_alone(read, tmp_path):
     assert read(tmp_path, "\n") == read(tmp_path, "\r\n") == ["a", ODD]
 
 
@@ -255,23 +253,21 @@ def test_lines_end_at_line_feeds_alone(read: Callable[[Path, str], list[str]], t
         ("这是一本没有空格的书。".encode() * 30, "这是一本没有空格的书。" * 30),
     ],
 )
-def test_books_are_read_in_every_dialect(
-    content: bytes, text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_books_are_read_in_every_dialect(content, text, tmp_path, caplog):
     write_splits(tmp_path, content)
     assert [*folder_books(tmp_path).readable("train")] == [text]
     assert re.search("2 books .* once, 2 of .* split: .*validation/1.txt is .*train/1.txt", caplog.text)
 
 
 @pytest.mark.parametrize("content", [wave(), wave(after=b"LIST\4\0\0\0abcd")])
-def test_whole_files_are_read(content: bytes, tmp_path: Path) -> None:
+def test_whole_files_are_read(content, tmp_path):
     assert len(read_wave(put(tmp_path / "a.wav", content))) == 4000
     for form in ("PNG", "JPEG", "BMP", "WEBP"):
         path = put(tmp_path / form, encoded(form) + b"\0" * 16 * (form == "JPEG"))
         assert read_image(path, "RGB").shape == (8, 8, 3)
 
 
-def test_folders_behind_links_are_read_once_and_numbers_in_names_are_numbers(tmp_path: Path) -> None:
+def test_folders_behind_links_are_read_once_and_numbers_in_names_are_numbers(tmp_path):
     for place in [f"{folder}/{number}.png" for folder in ("far", "near/one") for number in (1, 2, 10)]:
         put(tmp_path / place, b"")
     (tmp_path / "near/two").symlink_to(tmp_path / "far")
@@ -280,7 +276,7 @@ def test_folders_behind_links_are_read_once_and_numbers_in_names_are_numbers(tmp
     assert found == [f"{folder}/{number}.png" for folder in ("one", "two") for number in (1, 2, 10)]
 
 
-def test_repeated_items_are_counted_in_and_across_splits(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_items_are_counted_in_and_across_splits(caplog):
     warn_of_repeats("books", {"train": [(1, "a"), (2, "b"), (1, "c")], "test": [(2, "b"), (3, "d")]})
     warn_of_repeats("books", {"train": [(1, "a")], "test": [(2, "a")]})
     assert caplog.messages == ["2 books occur more than once, 1 of them in another split: c is a, b is b"]

@@ -24,7 +24,7 @@ TEXT = {split: f"the {split} text" for split in SPLITS}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     """Parquet with two configurations, JSON lines, and one folder of text files."""
     from datasets import Dataset
 
@@ -64,7 +64,7 @@ def opened(source: str | None, *, task: str = "lm", dataset: str = "mine", **opt
         ("one.jsonl", {"splits": ["train[:8]", "train[8:9]", "train[9:]"]}, [["line 8"]]),
     ],
 )  # fmt: skip
-def test_a_source_is_read(source: str, options: dict[str, Any], expected: Any, data: Path) -> None:
+def test_a_source_is_read(source, options, expected, data):
     assert list(opened(str(data / source), **options).read("validation")) == expected
 
 
@@ -83,17 +83,17 @@ def test_a_source_is_read(source: str, options: dict[str, Any], expected: Any, d
         ("json", {"splits": ["train", "test"]}, r"task.source_splits has 3 values, such as \[train,validation,test\]"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_explained(source: str | None, options: dict[str, Any], message: str, data: Path) -> None:
+def test_a_mistake_is_explained(source, options, message, data):
     with pytest.raises(UserError, match=message):
         opened(source and str(data / source), **options)
 
 
-def test_the_working_folder_is_a_source(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_folder_is_a_source(data, monkeypatch):
     monkeypatch.chdir(data / "flat")
     assert len(list(opened(".", splits=["train", "train", "train"]).read("train"))) == 10
 
 
-def test_a_path_has_one_spelling(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_has_one_spelling(data, monkeypatch):
     monkeypatch.chdir(data)
 
     def cell(source: str) -> Cell:
@@ -121,14 +121,14 @@ def on_hub(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], *files: 
     return asked
 
 
-def test_the_hub_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_is_streamed(monkeypatch):
     asked = on_hub(monkeypatch, [{"document": "NEWLINE_CHAR news", "summary": "– short"}])
     source = opened("me/news", task="sum", dataset="multi_news", config="en", revision="v1")
     assert list(find_pairs("multi_news", source, None).read("val")) == [("news", "– short")]
     assert asked == [("me/news", {"name": "en", "revision": "v1"})]
 
 
-def test_the_key_contains_what_the_content_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_contains_what_the_content_depends_on(tmp_path, monkeypatch):
     """Checksums of local files, the commit on the Hub; without either, no two calls have the same key."""
     file = tmp_path / "train.parquet"
 
@@ -155,7 +155,7 @@ def own(task: str, source: Path, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("task", FOLDERS)
-def test_a_folder_is_divided_by_names(task: str, tmp_path: Path) -> None:
+def test_a_folder_is_divided_by_names(task, tmp_path):
     write_own_folders(tmp_path)
     made = own(task, tmp_path / FOLDERS[task])
     assert [len(split) for split in made.splits.values()] == [7, 1, 2]

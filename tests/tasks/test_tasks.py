@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ def files_of(task: str, name: str, folder: Path) -> Path | None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+def made(tmp_path_factory):
     """Each task as it has read its data, which is done once."""
     found: dict[tuple[str, str], Any] = {}
 
@@ -69,12 +68,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     return copied
 
 
-def test_every_task_of_the_repository_has_a_record() -> None:
+def test_every_task_of_the_repository_has_a_record():
     assert {task.name for task in TASKS if task.location.module.startswith("tasks.")} == RECORDS.keys()
 
 
 @pytest.mark.parametrize(("task", "options"), [(task, each) for task in RECORDS for each in RECORDS[task].refused])
-def test_options_that_contradict_the_data_or_each_other_are_refused_by_name(task: str, options: str) -> None:
+def test_options_that_contradict_the_data_or_each_other_are_refused_by_name(task, options):
     entry, given = TASKS.get(task), dict(option.split("=") for option in options.split())
     dataset = given.pop("dataset", "synthetic")
     given = {name: yaml.safe_load(value) for name, value in given.items()}
@@ -103,7 +102,7 @@ def content(made: Any, *, seed: int, train: int = 0, count: int = 4) -> dict[str
 
 
 @pytest.mark.parametrize(("task", "name"), DATA)
-def test_the_same_data_are_read_twice(task: str, name: str, tmp_path: Path, made: Callable[..., Any]) -> None:
+def test_the_same_data_are_read_twice(task, name, tmp_path, made):
     """Evaluation data depend on no random number; no generated split is another one."""
     first, second = made(task, name), ready(task, files_of(task, name, tmp_path), dataset=name)
     assert first.fingerprint() == second.fingerprint()
@@ -132,7 +131,7 @@ def identity(task: str, name: str, folder: Path) -> tuple[str, Any]:
 
 
 @pytest.mark.parametrize(("task", "name"), FILES)
-def test_what_is_read_depends_on_nothing_but_what_the_fingerprint_has(task: str, name: str, tmp_path: Path) -> None:
+def test_what_is_read_depends_on_nothing_but_what_the_fingerprint_has(task, name, tmp_path):
     """A changed byte moves it, is refused in one line, or changes no example; the time of the file is as before."""
     files_of(task, name, tmp_path)
     usual = identity(task, name, tmp_path)
@@ -153,9 +152,7 @@ def test_what_is_read_depends_on_nothing_but_what_the_fingerprint_has(task: str,
 
 
 @pytest.mark.parametrize(("task", "name"), FILES)
-def test_hidden_files_are_no_data_and_others_and_missing_ones_are_named(
-    task: str, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_hidden_files_are_no_data_and_others_and_missing_ones_are_named(task, name, tmp_path, caplog):
     """Companions of macOS, and the checkpoints of notebooks; a file that is not read looks like one that is."""
     with pytest.raises(UserError, match=f"cab data download {name} --data-root"):
         ready(task, tmp_path, dataset=name)
@@ -176,9 +173,7 @@ def test_hidden_files_are_no_data_and_others_and_missing_ones_are_named(
 
 @torch.no_grad()
 @pytest.mark.parametrize(("task", "name", "backbone"), NETWORKS)
-def test_scores_are_those_of_the_metrics_whatever_the_batches(
-    task: str, name: str, backbone: str, tmp_path: Path, made: Callable[..., Any]
-) -> None:
+def test_scores_are_those_of_the_metrics_whatever_the_batches(task, name, backbone, tmp_path, made):
     """In their bounds, in batches of any size, after an interruption; baselines have the primary ones; with plots."""
     scored = copy.deepcopy(made(task, name))
     scored.limit = 7
@@ -217,7 +212,7 @@ def test_scores_are_those_of_the_metrics_whatever_the_batches(
 
 @torch.no_grad()
 @pytest.mark.parametrize(("task", "name", "backbone"), LOSSES)
-def test_a_degenerate_network_is_scored(task: str, name: str, backbone: str, made: Callable[..., Any]) -> None:
+def test_a_degenerate_network_is_scored(task, name, backbone, made):
     """Its scores may be NaN, but the evaluation never raises."""
     degenerate = made(task, name)
     degenerate.limit = 3
@@ -245,7 +240,7 @@ def repeat_inputs(_: Any, inputs: Any, named: dict[str, Any], output: Any) -> An
 @pytest.mark.parametrize(
     ("task", "name", "backbone"), [case for case in NETWORKS if protocol(case[0], case[2]) in OF_TOKENS]
 )
-def test_no_input_is_its_own_answer(task: str, name: str, backbone: str, made: Callable[..., Any]) -> None:
+def test_no_input_is_its_own_answer(task, name, backbone, made):
     """The loss of a network that repeats its inputs is above that of an untrained one."""
     trained = made(task, name)
     net = network(task, trained, backbone).eval()
@@ -258,7 +253,7 @@ def test_no_input_is_its_own_answer(task: str, name: str, backbone: str, made: C
 
 
 @pytest.mark.parametrize(("task", "name", "backbone"), LOSSES)
-def test_a_few_steps_lower_the_loss_of_a_batch(task: str, name: str, backbone: str, made: Callable[..., Any]) -> None:
+def test_a_few_steps_lower_the_loss_of_a_batch(task, name, backbone, made):
     trained = made(task, name)
     net = network(task, trained, backbone)
     optimizer = torch.optim.Adam(net.parameters(), 3e-3)
@@ -308,12 +303,12 @@ def check_run(folder: Path, task: str, backbone: str, pattern: str, *options: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "dataset", "backbone", "pattern"), CELLS)
-def test_it_runs(task: str, dataset: str, backbone: str, pattern: str, tmp_path: Path) -> None:
+def test_it_runs(task, dataset, backbone, pattern, tmp_path):
     check_run(tmp_path, task, backbone, pattern, f"dataset={dataset}")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", REAL)
-def test_samples_of_official_files_run(task: str, samples: Path, tmp_path: Path) -> None:
+def test_samples_of_official_files_run(task, samples, tmp_path):
     backbone, patterns = next(iter(TASKS.get(task).backbones.items()))
     check_run(tmp_path, task, backbone, str(patterns[0]), *REAL[task].split(), f"data_root={samples}")

@@ -69,12 +69,12 @@ def digest(made: Any) -> str:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_generated_data_never_change(name: str) -> None:
+def test_generated_data_never_change(name):
     expected, make = MAKERS[name]
     assert digest(make()) == expected
 
 
 @pytest.mark.parametrize("name", TASKS.get("probe").datasets)
-def test_generated_probes_never_change(name: str) -> None:
+def test_generated_probes_never_change(name):
     found = digest({split: made.digest for split, made in small(name).splits.items()})
     assert f"{name}={found[:8]}" in PROBES.split()

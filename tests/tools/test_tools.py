@@ -31,18 +31,18 @@ def shell(name: str, *arguments: str, **variables: str) -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize("name", SHELL_SCRIPTS)
-def test_shell_script_parses(name: str) -> None:
+def test_shell_script_parses(name):
     found = subprocess.run(["bash", "-n", str(SCRIPTS / name)], capture_output=True, text=True, check=False)
     assert (found.returncode, found.stderr) == (0, "")
     assert os.access(SCRIPTS / name, os.X_OK)
 
 
-def test_with_slurm_runs_the_command(tmp_path: Path) -> None:
+def test_with_slurm_runs_the_command(tmp_path):
     found = shell("with_slurm.sh", "sh", "-c", "echo $SLURM_CONF; exit 3", SLURM_CONF=str(tmp_path))
     assert (found.returncode, found.stdout) == (3, f"{tmp_path}\n")
 
 
-def test_suite_trains_each_cell(tmp_path: Path) -> None:
+def test_suite_trains_each_cell(tmp_path):
     folders = {"RESULTS": str(tmp_path / "runs"), "RECORDS": str(tmp_path / "records")}
     found = shell("suite.sh", "steps=2", CAB="echo", ATTENTIONS="none abc", SEEDS="1", **folders)
     assert found.returncode == 0, found.stderr
@@ -53,7 +53,7 @@ def test_suite_trains_each_cell(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_bug_of_the_installed_release_is_replayed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_bug_of_the_installed_release_is_replayed(monkeypatch, tmp_path):
     table = tmp_path / "bugs.csv"
     options = ["--releases", str(tmp_path / "releases"), "--out", str(table), "--only", "rwkv-padding"]
     monkeypatch.setattr(sys, "argv", ["replay_public_bugs", *options])
@@ -66,7 +66,7 @@ def test_a_bug_of_the_installed_release_is_replayed(monkeypatch: pytest.MonkeyPa
 # --- sets of records ------------------------------------------------------------------------------------------------
 
 
-def test_a_set_has_the_records_of_a_folder(tmp_path: Path) -> None:
+def test_a_set_has_the_records_of_a_folder(tmp_path):
     records = [make_record({"mse": 1.0}, seed=seed) for seed in (2, 1)]
     for made in records:
         made.write(tmp_path / "runs")
@@ -76,12 +76,12 @@ def test_a_set_has_the_records_of_a_folder(tmp_path: Path) -> None:
     assert {Record.read(path).hash: Record.read(path) for path in paths} == {each.hash: each for each in records}
 
 
-def test_a_committed_set_is_bundled_to_the_same_bytes(tmp_path: Path) -> None:
+def test_a_committed_set_is_bundled_to_the_same_bytes(tmp_path):
     """Also of records from before a change of the reader, whose stored content is kept."""
     assert bundle(REFERENCE_DIRS[1], tmp_path).read_bytes() == (REFERENCE_DIRS[1] / SET).read_bytes()
 
 
-def test_nothing_is_written_if_a_record_is_not_valid(tmp_path: Path) -> None:
+def test_nothing_is_written_if_a_record_is_not_valid(tmp_path):
     path = make_record({"mse": 0.5}).write(tmp_path)
     path.write_text(path.read_text().replace("0.5", "0.1"))
     for folder, words in (("", "checksum does not match"), ("none", "has no records")):
@@ -92,7 +92,7 @@ def test_nothing_is_written_if_a_record_is_not_valid(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [name for name in vars(transformers) if name.startswith("make_")])
-def test_a_case_is_recorded_again(make: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_case_is_recorded_again(make, monkeypatch, tmp_path):
     """Its weights are copied whole, transposed and below other names."""
     monkeypatch.setattr(record, "FOLDER", tmp_path)
     monkeypatch.setattr(sys, "argv", ["transformers", make.removeprefix("make_")])

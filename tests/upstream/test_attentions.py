@@ -1,7 +1,5 @@
 """Preset `paper` runs attentions in the form of CAB's released classes, whose numbers are in tests/public_numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 from cab.registry.registries import ATTENTIONS
@@ -20,7 +18,7 @@ FILES = cases()
 
 
 @pytest.mark.parametrize(("cell", "case"), [(cell, case) for cell, names in CELLS.items() for case in names.split()])
-def test_options_are_those_of_the_released_form(cell: str, case: str) -> None:
+def test_options_are_those_of_the_released_form(cell, case):
     about = Golden.read(FILES[case], case).about
     assert about["source"].startswith("Shark-NLP/CAB 0e49696")
     defaults = ATTENTIONS.get(about["attention"]).options

@@ -31,7 +31,7 @@ def filled(pattern: str, **sizes: int) -> Attention:
 
 
 @pytest.mark.parametrize("pattern", ["NS", "CS"])
-def test_self_slots_are_informers(pattern: str) -> None:
+def test_self_slots_are_informers(pattern):
     with np.load(FILES / f"probsparse_{pattern.lower()}.npz") as file:
         arrays = {key: torch.from_numpy(file[key]) for key in file.files}
     module = filled(pattern, factor=2).double().eval()
@@ -44,7 +44,7 @@ def test_self_slots_are_informers(pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["NS", "CS"])
 @pytest.mark.parametrize("length", SAMPLED)
-def test_every_query_draws_keys_of_its_own(pattern: str, length: int) -> None:
+def test_every_query_draws_keys_of_its_own(pattern, length):
     """``torch.randint(L_K, (L_Q, U_part))``."""
     tokens = torch.zeros(1, length, 8)
     sample = filled(pattern).train().sample_noise(tokens, tokens, PaddingMasks(None, None))["sample"]

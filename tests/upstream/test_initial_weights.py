@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from cab import build_backbone
 
@@ -24,7 +23,7 @@ with (Path(__file__).parent / "initial_weights.csv").open(newline="") as file:
 
 
 @pytest.fixture(scope="module")
-def weights() -> dict[str, dict[str, Tensor]]:
+def weights():
     torch.manual_seed(0)
     return {
         name: dict(build_backbone(name, attention="vanilla", pattern="NS", **sizes).named_parameters())
@@ -33,7 +32,7 @@ def weights() -> dict[str, dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['backbone']}-{row['ours']}-{row['statistic']}")
-def test_first_weights(row: dict[str, str], weights: dict[str, dict[str, Tensor]]) -> None:
+def test_first_weights(row, weights):
     weight = weights[row["backbone"]][row["ours"]].detach()
     found = {
         "std": lambda: weight.std(),

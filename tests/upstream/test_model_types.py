@@ -1,9 +1,6 @@
 """The wrong results of Transformers that the page of model types reports are wrong in the installed release."""
 
-from __future__ import annotations
-
 import runpy
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +21,7 @@ SMALLEST = 0.05
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
-def test_program_shows_the_fault(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_program_shows_the_fault(program, capsys):
     """If this fails in a newer release, the fault is repaired: delete the program and generate the page again."""
     pytest.importorskip("transformers")
     with without_kernels():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -25,7 +24,7 @@ from tests.upstream import paper
 
 
 @pytest.mark.parametrize("room", [-1, 0, 1])
-def test_ends_are_paragens(room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_are_paragens(room, tmp_path, monkeypatch):
     """ParaGen 4e33a90, ``Seq2SeqTask._collate``: an end behind every source and target, then both are cut."""
     monkeypatch.setenv("CAB_CACHE", str(tmp_path / "cache"))  # nothing that other code has encoded
     ends = paper("sum", "multi_news", "transformer")["task"]["ends"]
@@ -48,7 +47,7 @@ PITCH = (5.241877, 5.443406, 5.151037, 5.281128, 5.455693)
 durations; the zeros of the end token are ``TextToSpeechDataset.__getitem__``'s."""
 
 
-def test_pitch_and_energy_are_logarithms_of_means() -> None:
+def test_pitch_and_energy_are_logarithms_of_means():
     rng = np.random.default_rng(0)
     wave = (0.1 * rng.standard_normal(20 * 256)).astype(np.float32)
     mel, _, energy = features(wave, as_fairseq=True)
@@ -65,12 +64,12 @@ def test_pitch_and_energy_are_logarithms_of_means() -> None:
 
 
 @pytest.fixture(scope="module")
-def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clips(tmp_path_factory):
     return write_clips(tmp_path_factory.mktemp("clips"))
 
 
 @pytest.fixture(scope="module")
-def speech(clips: Path) -> Any:
+def speech(clips):
     config = paper("tts", "ljspeech", "fastspeech2")["task"]
     return ready("tts", clips, **{name: config[name] for name in ("as_fairseq", "chosen_by")})
 
@@ -83,7 +82,7 @@ def energies(wave: np.ndarray, durations: list[int]) -> list[float]:
     return [math.log(np.mean(frames[end - n : end]) + 1) for n, end in zip(durations, ends, strict=True)]
 
 
-def test_clips_have_fairseqs_targets(clips: Path, speech: Any) -> None:
+def test_clips_have_fairseqs_targets(clips, speech):
     batch, utterance = speech.training_set.__getitems__([0]), speech.training_set.utterances[0]
     wave = read_wave(clips / "tts" / "wavs" / f"{utterance.name}.wav")
     expected = energies(wave, [utterance.start, *utterance.durations])[1:]
@@ -91,7 +90,7 @@ def test_clips_have_fairseqs_targets(clips: Path, speech: Any) -> None:
     assert batch["frames"].shape[1] == len(utterance.mel) // 4
 
 
-def test_waves_of_files_are_scored_and_dev_is_divided_by_targets(speech: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waves_of_files_are_scored_and_dev_is_divided_by_targets(speech, monkeypatch):
     """fairseq, ``dump_result`` and ``valid_step_with_inference``."""
     rng = np.random.default_rng(2)
     spoken, target = (0.003 * rng.standard_normal(n).astype(np.float32) for n in (RATE // 2, RATE // 4))
@@ -110,7 +109,7 @@ def test_waves_of_files_are_scored_and_dev_is_divided_by_targets(speech: Any, mo
     assert speech.validate(network, in_order) == pytest.approx(unrounded["mcd"] * frames[0] / frames[1])
 
 
-def test_the_coarse_cloud_has_as_many_points_of_the_view_as_centers() -> None:
+def test_the_coarse_cloud_has_as_many_points_of_the_view_as_centers():
     """pointr, ``PoinTr.forward``: ``fps(xyz, self.num_query)``, whatever the view has; 30 points, 35 centers."""
     sizes = {"embed_dim": 12, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "first_samples": 20}
     sizes |= {"num_proxies": 11, "num_queries": 35, "num_neighbors": 3, "num_proxy_neighbors": 4, "num_global": 16}
@@ -123,13 +122,13 @@ def test_the_coarse_cloud_has_as_many_points_of_the_view_as_centers() -> None:
 
 
 @pytest.mark.parametrize("length", [256, 512, 1024, 2048, 4096, 8192])
-def test_the_factor_of_appendix_g_is_skyformers(length: int) -> None:
+def test_the_factor_of_appendix_g_is_skyformers(length):
     """pkuzengqi/Skyformer 1a677cb, src/models/attention_informer.py: ceil(features / ln(length)), 16 features."""
     subject = AttentionSubject.parse("probsparse").for_length(length)
     assert subject.all_options(Pattern.NS)["factor"] == math.ceil(16 / np.log(length))
 
 
-def test_images_of_a_batch_share_a_step_of_the_noise() -> None:
+def test_images_of_a_batch_share_a_step_of_the_noise():
     """sr3, ``GaussianDiffusion.p_losses``: one t a batch, a level for each image between its two."""
     config = paper("sr", "ffhq", "sr3")["task"]
     task = SR(dataset="ffhq", step_of=config["step_of"], diffusion_steps=config["diffusion_steps"])

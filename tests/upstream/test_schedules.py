@@ -1,7 +1,5 @@
 """Learning rates of preset `paper` and SR3's noise schedule against upstream's functions."""
 
-from __future__ import annotations
-
 import pytest
 
 from cab.config.run_config import TrainerConfig
@@ -27,7 +25,7 @@ VARIANCE = {1: 8.571841476623376e-07, 500: 0.002494811313226819, 1000: 0.0050007
 @pytest.mark.parametrize(
     ("schedule", "expected"), [("inverse_sqrt", INVERSE_SQRT), ("linear", POLYNOMIAL)], ids=["inverse_sqrt", "linear"]
 )
-def test_fairseqs_rates(schedule: str, expected: dict[int, float]) -> None:
+def test_fairseqs_rates(schedule, expected):
     """While warming up ours is one update ahead (docs/howto/fairseq.md): fairseq's first one has rate 0."""
     config = paper("tts", "ljspeech", "transformer_tts")["trainer"]
     trainer = TrainerConfig(**{**config, "schedule": schedule})
@@ -38,7 +36,7 @@ def test_fairseqs_rates(schedule: str, expected: dict[int, float]) -> None:
 
 
 @pytest.mark.parametrize(("backbone", "sample_size"), [("fastspeech2", 48), ("transformer_tts", 6800)])
-def test_clipping_and_eps_are_of_fairseqs_gradients(backbone: str, sample_size: int) -> None:
+def test_clipping_and_eps_are_of_fairseqs_gradients(backbone, sample_size):
     """fairseq, ``Trainer.train_step``: micro-batches' gradients are added up and divided by the sample size, sentences
     (``FastSpeech2Loss``) or target steps (``Tacotron2Criterion``), before they are clipped at 5 and given to Adam.
     """
@@ -53,7 +51,7 @@ def test_clipping_and_eps_are_of_fairseqs_gradients(backbone: str, sample_size: 
 
 
 @pytest.mark.parametrize("step", NOISE)
-def test_noise_schedule(step: int) -> None:
+def test_noise_schedule(step):
     steps = paper("sr", "ffhq", "sr3")["task"]["diffusion_steps"]
     diffusion = Diffusion(steps)
     before, after, of_image, of_noisy = NOISE[step]

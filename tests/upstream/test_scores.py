@@ -15,7 +15,7 @@ from tasks.tts.distortion import distortions, path_costs
 from tests.upstream import paper
 
 
-def test_distortions_are_fairseqs() -> None:
+def test_distortions_are_fairseqs():
     """fairseq, ``batch_mel_cepstral_distortion`` and ``batch_mel_spectral_distortion`` with torchaudio 2.6."""
     rng = np.random.default_rng(7)
 
@@ -29,7 +29,7 @@ def test_distortions_are_fairseqs() -> None:
     assert found == pytest.approx({"mcd": 1.5840614, "msd": 3.0359320}, rel=1e-5)
 
 
-def test_clouds_are_scored_as_published() -> None:
+def test_clouds_are_scored_as_published():
     """pointr, ``Metrics._get_f_score`` (its distances by SciPy's k-d tree) and ``ChamferDistanceL1``, ``L2`` with
     ``ignore_zeros``: zeros count in the F-score alone.
     """
@@ -46,7 +46,7 @@ def test_clouds_are_scored_as_published() -> None:
     assert secondary == ["f_score_real"]
 
 
-def test_farthest_points_are_pointnet2s() -> None:
+def test_farthest_points_are_pointnet2s():
     """pointnet2_ops, ``furthest_point_sampling_kernel``, its rule run in a plain loop: 40 points, ten of them zero and
     one near the origin; 50 wanted.
     """
@@ -59,7 +59,7 @@ def test_farthest_points_are_pointnet2s() -> None:
     assert chosen == first + [0] * 21
 
 
-def test_images_are_scored_as_published() -> None:
+def test_images_are_scored_as_published():
     """sr3, core/metrics.py ``calculate_psnr`` and ``calculate_ssim`` with OpenCV."""
     rng = np.random.default_rng(11)
     truth = rng.integers(0, 256, (8, 8, 3)).repeat(4, 0).repeat(4, 1).astype(np.uint8)
@@ -93,7 +93,7 @@ ROUGE_155 = {
 """F of ROUGE-1.5.5.pl ``-c 95 -r 1000 -n 2 -d``, as pyrouge calls it with ``-m`` and without, for each of them."""
 
 
-def test_summaries_are_scored_by_rouge_155() -> None:
+def test_summaries_are_scored_by_rouge_155():
     """A sentence per line; the script prints five decimals."""
     scores = [rouge([pair]) for pair in PAIRS]
     assert {name: [row[name] for row in scores] for name in ROUGE_155} == {

@@ -57,7 +57,7 @@ CASES = [(torch.float64, 1e-12), (torch.float32, 3e-6)]
 @pytest.mark.parametrize("removal_decays", [False, True])
 @pytest.mark.parametrize("lowest", [-1.0, -5.0, -16.0, -100.0])
 @pytest.mark.parametrize("length", [1, 2, 7, 37, 101])
-def test_any_decay(length: int, lowest: float, removal_decays: bool, dtype: torch.dtype, limit: float) -> None:
+def test_any_decay(length, lowest, removal_decays, dtype, limit):
     log_decay = lowest * torch.rand(ROWS, HEADS, length, KEYS, dtype=torch.float64)
     inputs = drawn_inputs(length, log_decay, removal_decays)
     assert_is_the_recurrence(inputs, dtype, limit, span=8)
@@ -67,7 +67,7 @@ def test_any_decay(length: int, lowest: float, removal_decays: bool, dtype: torc
 
 @pytest.mark.parametrize(("dtype", "limit"), CASES, ids=["float64", "float32"])
 @pytest.mark.parametrize("rate", [-1e30, -100.0, -16.0])
-def test_fast_and_slow_features_and_tokens(rate: float, dtype: torch.dtype, limit: float) -> None:
+def test_fast_and_slow_features_and_tokens(rate, dtype, limit):
     """Some tokens forget everything, one feature always does, and the others keep their digits."""
     log_decay = -torch.rand(ROWS, HEADS, 61, KEYS, dtype=torch.float64) / 100
     log_decay[:, :, ::5] = rate

@@ -45,13 +45,13 @@ INTERPRETED = Path(__file__).with_name("fla_interpreted.py")
         pytest.param("nightly", marks=(pytest.mark.slow, pytest.mark.nightly)),
     ],
 )
-def test_they_compute_what_ours_do(tier: str) -> None:
+def test_they_compute_what_ours_do(tier):
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", "-m", tier, str(INTERPRETED)]
     run = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_errors_of_every_operation_are_in_the_table_to_fill() -> None:
+def test_errors_of_every_operation_are_in_the_table_to_fill():
     """Each is called by an attention of interpreted_errors.py."""
     rows = on_fake_cuda.stored()
     every, covered = (
@@ -85,7 +85,7 @@ def in_bfloat16(reference: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in ATTENTIONS if issubclass(entry.cls, Recurrent)])
-def test_a_layer_in_bfloat16_is_computed_by_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_in_bfloat16_is_computed_by_them(name, monkeypatch):
     """By what is in their place, and in float32 and for short sequences by PyTorch."""
     module = with_output(build_attention(name, pattern="CS", embed_dim=64, num_heads=2))
     operation, x = module.operation, torch.randn(2, 70, 64)
@@ -102,7 +102,7 @@ def test_a_layer_in_bfloat16_is_computed_by_them(name: str, monkeypatch: pytest.
         assert inputs is not x or dtype is None or (output - expected).norm() <= 0.02 * expected.norm()
 
 
-def test_mamba3_reads_ahead_over_chunks_and_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mamba3_reads_ahead_over_chunks_and_padding(monkeypatch):
     """In bfloat16, with sequences that end in an earlier chunk or at its end, and a last chunk that is too short."""
     module, x = with_output(build_attention("mamba3", pattern="CS", embed_dim=64, num_heads=2)), torch.randn(4, 200, 64)
     padding = torch.arange(200) >= torch.tensor([[200], [193], [64], [37]])
@@ -120,16 +120,14 @@ CASES = [("3.6.0", 9, True), ("3.7.0+git1", 9, True), ("3.3.1", 9, False), ("3.7
 
 
 @pytest.mark.parametrize(("triton", "capability", "is_wrong"), CASES)
-def test_gpus_whose_gradients_are_wrong(
-    triton: str, capability: int, is_wrong: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_whose_gradients_are_wrong(triton, capability, is_wrong, monkeypatch):
     monkeypatch.setattr(metadata, "version", lambda _: triton)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (capability, 0))
     assert has_wrong_gradients.__wrapped__(torch.device("cuda")) is is_wrong
 
 
 @pytest.mark.skipif(find_spec("fla") is None, reason="flash-linear-attention, which make setup installs on Linux")
-def test_wrong_gradients_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_gradients_are_not_computed(monkeypatch):
     """Those of decays per head; fla computes the other layers, and all forward passes."""
     monkeypatch.setattr(fla_kernels, "has_wrong_gradients", lambda _: True)
     for name, by_fla in {"ssd": False, "deltaproduct": False, "deltanet": True, "kda": True}.items():
@@ -139,7 +137,7 @@ def test_wrong_gradients_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("name", ["kda", "gated_deltanet_2"])
-def test_log_decays_given_to_the_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_decays_given_to_the_kernel(name, monkeypatch):
     """In float32, although their logits are in bfloat16, and so large that blocks can sum them."""
     module = build_attention(name, pattern="CS", embed_dim=64, num_heads=2)
     decays: list[Tensor] = []
@@ -165,7 +163,7 @@ BOUNDED = ("recurrence", "delta_rule", "kda", "gated_delta_rule_2", "comba", "de
 
 
 @pytest.mark.parametrize("name", BOUNDED)
-def test_no_operation_forgets_so_much_that_blocks_cannot_sum_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_operation_forgets_so_much_that_blocks_cannot_sum_it(name, monkeypatch):
     given: dict[str, Any] = {}
     monkeypatch.setattr(fla_kernels, "call", lambda _, **tensors: given.update(tensors) or (tensors["v"], None))
     function = getattr(fla_kernels, name)
@@ -175,7 +173,7 @@ def test_no_operation_forgets_so_much_that_blocks_cannot_sum_it(name: str, monke
     assert bool((given["g"] == -100.0).all())
 
 
-def test_long_sums_of_gates_are_not_left_to_the_kernel() -> None:
+def test_long_sums_of_gates_are_not_left_to_the_kernel():
     """Of chunks of 64 tokens, added in float32 and in units of log 2, as in flash-linear-attention."""
     declines, errors = forgetting_attention.backends[0].declines, []
     for length in (LONGEST, 4 * LONGEST):

@@ -27,7 +27,7 @@ MAPS: list[tuple[FeatureMap, bool]] = [
 
 
 @pytest.mark.parametrize(("kind", "has_factors"), MAPS)
-def test_features_have_the_slopes_of_their_definition(kind: FeatureMap, has_factors: bool) -> None:
+def test_features_have_the_slopes_of_their_definition(kind, has_factors):
     x = torch.randn(1, 1, 6, 4, dtype=torch.float64, requires_grad=True)
     angle = torch.rand(1, 1, 6, 1, dtype=torch.float64)
     factors = torch.stack([angle.cos(), angle.sin()], dim=-2) if has_factors else None
@@ -39,9 +39,7 @@ def test_features_have_the_slopes_of_their_definition(kind: FeatureMap, has_fact
 
 @pytest.mark.parametrize("at_once", [1, 300, 2**20], ids=["row by row", "two rows", "whole"])
 @pytest.mark.parametrize(("kind", "has_factors"), MAPS)
-def test_means_in_pieces_are_those_of_all_tokens(
-    kind: FeatureMap, has_factors: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_means_in_pieces_are_those_of_all_tokens(kind, has_factors, at_once, monkeypatch):
     """Outputs and gradients with padding, of queries and keys laid out as a layer's heads."""
     monkeypatch.setattr(chunks, "CPU_TOKENS", at_once)
     heads = [torch.randn(3, 150, 2, n, dtype=torch.float64).transpose(1, 2).requires_grad_() for n in (4, 4, 6)]
@@ -64,7 +62,7 @@ def test_means_in_pieces_are_those_of_all_tokens(
 
 @pytest.mark.parametrize("kind", [KERNELS["elu1"], Taylor()])
 @pytest.mark.parametrize("of_keys", [False, True])
-def test_a_second_derivative_is_refused_whatever_is_stored(kind: FeatureMap, of_keys: bool) -> None:
+def test_a_second_derivative_is_refused_whatever_is_stored(kind, of_keys):
     x, value = torch.randn(1, 1, 5, 4, requires_grad=True), torch.randn(1, 1, 5, 4)
     sums, mass = sum_of_keys(kind, x if of_keys else value, value, None, None)
     output = sums if of_keys else mean_of_queries(kind, x, None, sums, mass, 1e-6)
@@ -73,18 +71,18 @@ def test_a_second_derivative_is_refused_whatever_is_stored(kind: FeatureMap, of_
         torch.autograd.grad(first.square().sum() + x.square().sum(), x)
 
 
-def test_denominators_keep_their_sign() -> None:
+def test_denominators_keep_their_sign():
     found = safe_denominator(torch.tensor([-5.0, -1e-9, -0.0, 0.0, 1e-9, 5.0]), 1e-6)
     torch.testing.assert_close(found, torch.tensor([-5.0, -1e-6, -1e-6, 1e-6, 1e-6, 5.0]))
 
 
-def test_kernels_that_are_positive_say_so() -> None:
+def test_kernels_that_are_positive_say_so():
     x = torch.randn(1000)
     for kernel in KERNELS.values():
         assert bool((kernel.forward(x, None) >= 0).all()) == kernel.is_positive
 
 
-def test_cosformer_weights_stay_non_negative_beyond_its_length() -> None:
+def test_cosformer_weights_stay_non_negative_beyond_its_length():
     module = make("cosformer", "CS", reweighting_length=7)
     torch.nn.init.ones_(module.v_proj.bias)
     torch.nn.init.zeros_(module.v_proj.weight)

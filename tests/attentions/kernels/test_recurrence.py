@@ -23,7 +23,7 @@ def drawn(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["head", "feature"])
 @pytest.mark.parametrize("rate", [-1e30, -200.0, -1e-7])
-def test_digits_are_kept_alongside_what_is_forgotten(rate: float, kind: str) -> None:
+def test_digits_are_kept_alongside_what_is_forgotten(rate, kind):
     """float32 against float64: the rate at some tokens, slow decays at the others, through whole blocks."""
     length = 3 * BLOCK
     heads = [drawn(ROWS, HEADS, length, width) for width in (KEYS, KEYS, VALUES)]
@@ -57,7 +57,7 @@ pytestmark = slow_unless_new(*EXTREMES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("end", [1, 2])
 @pytest.mark.parametrize("name", EXTREMES)
-def test_both_ends_of_the_decays_in_low_precision(name: str, end: int, dtype: torch.dtype) -> None:
+def test_both_ends_of_the_decays_in_low_precision(name, end, dtype):
     """4,096 tokens whose heads are in the lower precision: within 3 units of its rounding of float32's, and finite."""
     module = build_attention(name, pattern="CS", embed_dim=8, num_heads=1)
     with torch.no_grad():
@@ -81,7 +81,7 @@ def test_both_ends_of_the_decays_in_low_precision(name: str, end: int, dtype: to
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-def test_rwkv7_has_gradients_in_a_backward_pass_under_autocast() -> None:
+def test_rwkv7_has_gradients_in_a_backward_pass_under_autocast():
     """Its blocks divide decays by each other: factors that float16 has no room for would be infinite there."""
     module = with_output(build_attention("rwkv7", pattern="CS", embed_dim=24, num_heads=3))
     with torch.no_grad():

@@ -34,7 +34,7 @@ CASES = [
 @pytest.mark.filterwarnings("ignore:.*without torch.compile:UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("kv_heads", [HEADS, 2])
 @pytest.mark.parametrize("positions", CASES)
-def test_flex_agrees_with_masks(positions: Positions, kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flex_agrees_with_masks(positions, kv_heads, monkeypatch):
     """With padding, of one row without an end; the tiles are those with a visible pair."""
 
     def flex(*inputs: Tensor, block_mask: Any, **options: Any) -> Tensor:
@@ -57,7 +57,7 @@ def test_flex_agrees_with_masks(positions: Positions, kv_heads: int, monkeypatch
 
 @pytest.mark.filterwarnings("ignore:.*without torch.compile:UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize(("form", "has_slopes"), [("positions", False), ("slopes", True)])
-def test_flex_is_tried_with_all_options(form: str, has_slopes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flex_is_tried_with_all_options(form, has_slopes, monkeypatch):
     """Shared keys, padding, a window and first tokens; a form that fails to compile does not hinder another."""
     tried: list[dict[str, Any]] = []
 
@@ -79,7 +79,7 @@ def test_flex_is_tried_with_all_options(form: str, has_slopes: bool, monkeypatch
 
 
 @pytest.mark.parametrize("options", [{"window": 5}, {"positions": "alibi"}, {"window": 9, "sink_tokens": 2}, {}])
-def test_flex_computes_what_depends_on_positions(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flex_computes_what_depends_on_positions(options, monkeypatch):
     """Not in eager and flash, which have kernels of their own, and not with dropout or a few targets."""
     monkeypatch.setattr(window_attention, "flex_works", lambda *_: True)
     monkeypatch.setattr(positional_softmax.backends[0], "run", lambda query, *_, **__: query)
@@ -94,7 +94,7 @@ def test_flex_computes_what_depends_on_positions(options: dict[str, Any], monkey
         assert uses.counts["positional_softmax"] == ({backend: 1} if backend and options else {})
 
 
-def test_kernels_of_torch_run_by_name_or_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_torch_run_by_name_or_refuse(monkeypatch):
     module, x = build_attention("vanilla", pattern="NS", embed_dim=16, num_heads=2), torch.randn(2, 9, 16)
     hidden = torch.zeros(2, 9, dtype=torch.bool)
     with use("flash"), pytest.raises(UnsupportedError, match="flash does not compute softmax: not on cuda"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ Inputs = list[Tensor | None]
 
 
 @pytest.fixture
-def _fused(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fused(monkeypatch):
     """Every recurrence over blocks is the interpreted kernel's."""
     from attentions.kernels import triton_kernels
 
@@ -101,13 +100,13 @@ def delta_case(shape: tuple[int, ...], kind: str) -> Inputs:
     ],
 )
 def test_the_kernel_is_the_loop(
-    function: Callable[..., tuple[Tensor, ...]],
-    case: Callable[..., Inputs],
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    kinds: tuple[str, ...],
-    error: float,
-) -> None:
+    function,
+    case,
+    shape,
+    dtype,
+    kinds,
+    error,
+):
     """States of fewer numbers than a program holds, and of more; bfloat16 is summed in float32."""
     cases = [[None if x is None else x.to(dtype) for x in case(shape, kind)] for kind in kinds]
     for inputs in cases:
@@ -123,9 +122,7 @@ def test_the_kernel_is_the_loop(
 @pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (2, 5), (2, 1)])
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize("shifts", [False, True])
-def test_a_gate_after_a_skip(
-    dtype: torch.dtype, error: float, rows: int, tokens: int, norms: bool, shifts: bool
-) -> None:
+def test_a_gate_after_a_skip(dtype, error, rows, tokens, norms, shifts):
     """Factors of a head, of its tokens and of its sequences; a width that is no power of two."""
     output, value, gate = torch.randn(2, 5, 3, 7).transpose(1, 2), torch.randn(2, 3, 5, 7), torch.randn(2, 5, 21)
     weight = torch.rand(21) if norms else None
@@ -146,7 +143,7 @@ def test_a_gate_after_a_skip(
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
 @pytest.mark.parametrize(("keys", "pairs"), [(10, 2), (8, 4)])
 @pytest.mark.parametrize("scales", [False, True])
-def test_turned_queries_and_keys(dtype: torch.dtype, error: float, keys: int, pairs: int, scales: bool) -> None:
+def test_turned_queries_and_keys(dtype, error, keys, pairs, scales):
     """Tokens of two programs, features that no pair has, and angles of many turns."""
     heads, norms = (torch.randn(2, 2, 1, 70, keys) / 2).to(dtype), torch.rand(2, keys)
     biases, turn, step = torch.randn(2, 3, 1, keys) / 2, torch.randn(2, 70, pairs), torch.rand(2, 3, 70)
@@ -162,7 +159,7 @@ def test_turned_queries_and_keys(dtype: torch.dtype, error: float, keys: int, pa
 
 
 @pytest.mark.usefixtures("_fused")
-def test_what_the_kernel_computes_is_counted() -> None:
+def test_what_the_kernel_computes_is_counted():
     module, x = build_attention("deltanet", pattern="CS", embed_dim=24, num_heads=3), torch.randn(2, BLOCK + 5, 24)
     count = count_operations(lambda: module(x))
     with use("pytorch"):
@@ -181,7 +178,7 @@ def test_what_the_kernel_computes_is_counted() -> None:
         *(pytest.param(name, n, marks=pytest.mark.slow) for name in ADDITIVE + CORRECTED for n in (1, 2 * BLOCK + 3)),
     ],
 )
-def test_attentions_equal_their_readable_forms(name: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attentions_equal_their_readable_forms(name, length, monkeypatch):
     for kernel in (efficient, causal_abc):
         monkeypatch.setattr(kernel, "SPAN", 64)
     module = make(name, "CS")
@@ -194,7 +191,7 @@ def test_attentions_equal_their_readable_forms(name: str, length: int, monkeypat
 @pytest.mark.slow
 @pytest.mark.usefixtures("_fused")
 @pytest.mark.parametrize("name", ["abc", "linear", "performer", "gla", *(name for name in CORRECTED if name != "kda")])
-def test_the_compiler_reads_the_kernel_as_one_operator(name: str) -> None:
+def test_the_compiler_reads_the_kernel_as_one_operator(name):
     """In one graph, without breaks, with the same output and gradients."""
     module = make(name, "CS")
     inputs, masks = draw(module, 70, 70)
@@ -214,9 +211,7 @@ def test_the_compiler_reads_the_kernel_as_one_operator(name: str) -> None:
         *(pytest.param(*case, marks=pytest.mark.slow) for case in (("*fp32", 64), ("*fp32", 256), ("*fp64", 128))),
     ],
 )
-def test_the_kernels_compile_for_a_gpu(
-    pointer: str, keys: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernels_compile_for_a_gpu(pointer, keys, tmp_path, monkeypatch):
     import triton.language as tl
 
     from attentions.kernels import triton_kernels as kernels

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -31,7 +29,7 @@ def dense_flex(query: Tensor, key: Tensor, value: Tensor, *, block_mask: BlockMa
 
 
 @pytest.fixture
-def flex_on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def flex_on_cpu(monkeypatch):
     monkeypatch.setattr(kernels, "compiled_flex", lambda: dense_flex)
     kernels._flex_works.clear()
     yield
@@ -40,7 +38,7 @@ def flex_on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("num_slots", [0, 5, 140])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_tiles_hold_every_visible_key(window: Window, num_slots: int) -> None:
+def test_tiles_hold_every_visible_key(window, num_slots):
     length, num_keys = 301, 301 + window.offset + num_slots
     tiles = flex_tiles(window, length, num_keys, num_slots, None, CPU)
     wanted = create_block_mask(tiles.mask_mod, 1, 1, length, num_keys, device="cpu")
@@ -50,7 +48,7 @@ def test_tiles_hold_every_visible_key(window: Window, num_slots: int) -> None:
 @pytest.mark.usefixtures("flex_on_cpu")
 @pytest.mark.parametrize("num_slots", [0, 5])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_flex_agrees_with_blocks(window: Window, num_slots: int) -> None:
+def test_flex_agrees_with_blocks(window, num_slots):
     query = torch.randn(2, 3, 140, 16, dtype=torch.float64, requires_grad=True)
     key, value = torch.randn(2, 2, 3, 140 + window.offset, 16, dtype=torch.float64, requires_grad=True).unbind()
     padding = torch.zeros(2, 140 + window.offset, dtype=torch.bool)
@@ -71,7 +69,7 @@ def test_flex_agrees_with_blocks(window: Window, num_slots: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*without torch.compile:UserWarning", "ignore::DeprecationWarning")
-def test_flex_takes_the_tiles() -> None:
+def test_flex_takes_the_tiles():
     query, key, value = torch.randn(3, 2, 3, 150, 16).unbind()
     tiles = flex_tiles(Window(20, 3), 150, 150, 0, None, CPU)
     output = flex_attention(query, key, value, block_mask=tiles)
@@ -79,7 +77,7 @@ def test_flex_takes_the_tiles() -> None:
 
 
 @pytest.mark.usefixtures("flex_on_cpu")
-def test_flex_is_used_only_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flex_is_used_only_where_it_works(monkeypatch):
     """Each form of attention is tried: one may compile where another does not."""
     assert flex_works("window", CPU, torch.float32, 16)
     monkeypatch.setattr(kernels, "compiled_flex", lambda: None)
@@ -87,7 +85,7 @@ def test_flex_is_used_only_where_it_works(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("flex_on_cpu")
-def test_question_is_a_constant_to_the_compiler() -> None:
+def test_question_is_a_constant_to_the_compiler():
     """Answered before; while it compiles, nothing is tried."""
 
     @torch.compile(fullgraph=True, backend="eager")
@@ -101,14 +99,14 @@ def test_question_is_a_constant_to_the_compiler() -> None:
     assert len(kernels._flex_works) == 1
 
 
-def test_many_rows_have_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_have_smaller_blocks(monkeypatch):
     query, key, value = torch.randn(3, 2, 3, 140, 8, dtype=torch.float64).unbind()
     expected = window_attention(query, key, value, Window(20, 3))
     monkeypatch.setattr(kernels, "LARGEST", 2000)
     torch.testing.assert_close(window_attention(query, key, value, Window(20, 3)), expected)
 
 
-def test_half_precision_forms_its_logits_in_float32() -> None:
+def test_half_precision_forms_its_logits_in_float32():
     """Logits of 16 are 0.125 apart in bfloat16, which would be an error of 6% in a weight."""
     torch.manual_seed(1)
     query, key, value = (4 * torch.randn(3, 1, 2, 150, 16)).bfloat16().unbind()
@@ -118,7 +116,7 @@ def test_half_precision_forms_its_logits_in_float32() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 40])
-def test_keys_that_no_window_reaches_have_no_gradient(offset: int) -> None:
+def test_keys_that_no_window_reaches_have_no_gradient(offset):
     """Before the first window, and after the last one."""
     query = torch.randn(1, 2, 100, 4)
     key, value = (torch.randn(1, 2, 100 + offset + 200, 4, requires_grad=True) for _ in range(2))

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ from tests.helpers.backbones.records import RECORDS, objective, padding, small, 
 
 
 @pytest.mark.parametrize("num_layers", [1, 9])
-def test_reversible_gradients_are_those_of_the_plain_network(num_layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reversible_gradients_are_those_of_the_plain_network(num_layers, monkeypatch):
     """In float32, with dropout of every kind and padding; the same random numbers are drawn, and as many."""
     options = {"num_layers": num_layers, "dropout": 0.3, "attention_dropout": 0.2}
     backbone = small("gpt2_reversible", **options).float().train()
@@ -48,7 +47,7 @@ def test_reversible_gradients_are_those_of_the_plain_network(num_layers: int, mo
     assert (found[0][2] - found[1][2]).norm() <= 1e-5 * found[1][2].norm()
 
 
-def test_memory_of_reversible_layers_hardly_grows_with_depth() -> None:
+def test_memory_of_reversible_layers_hardly_grows_with_depth():
     """Peak of a forward and a backward pass; what is left of the growth is 5 kB of random state a branch."""
 
     def peak(name: str, num_layers: int) -> int:
@@ -63,7 +62,7 @@ def test_memory_of_reversible_layers_hardly_grows_with_depth() -> None:
     assert peak("gpt2", 8) > 2 * peak("gpt2", 2)
 
 
-def test_a_reversible_gradient_that_leaves_out_the_output_is_named() -> None:
+def test_a_reversible_gradient_that_leaves_out_the_output_is_named():
     attention = {"name": "compressive", "segment": 4, "memory": 4, "compressed": 3}
     backbone = small("gpt2_reversible", attention=attention, num_layers=3).train()
     backbone(tokens(2, 21))
@@ -74,9 +73,7 @@ def test_a_reversible_gradient_that_leaves_out_the_output_is_named() -> None:
 
 
 @pytest.mark.parametrize("kind", [MaskedBatchNorm1d, GlobalBatchNorm1d])
-def test_statistics_of_batch_norm_are_those_of_the_real_positions(
-    kind: type[nn.BatchNorm1d], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_statistics_of_batch_norm_are_those_of_the_real_positions(kind, monkeypatch):
     """Away from the origin, too; outputs, statistics and gradients, in one process and as in several."""
     monkeypatch.setattr("torch.distributed.all_reduce", lambda sums: sums)
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
@@ -103,9 +100,7 @@ def test_statistics_of_batch_norm_are_those_of_the_real_positions(
         (torch.bfloat16, nullcontext(), 1e-2),
     ],
 )
-def test_losses_of_tokens_are_those_of_all_logits(
-    dtype: torch.dtype, around: Any, error: float, has_bias: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_of_tokens_are_those_of_all_logits(dtype, around, error, has_bias, monkeypatch):
     """Some logits at a time, values and gradients; and of no vector."""
     monkeypatch.setattr(token_losses_module, "AT_ONCE", 5 * 53 + 7)  # five vectors
 
@@ -127,7 +122,7 @@ def test_losses_of_tokens_are_those_of_all_logits(
             assert (got - wanted).norm() <= error * wanted.norm()
 
 
-def test_losses_have_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_have_second_derivatives(monkeypatch):
     monkeypatch.setattr(token_losses_module, "AT_ONCE", 20)
     x, weight = (torch.randn(size, 3, dtype=torch.float64, requires_grad=True) for size in (5, 7))
     targets, results = torch.tensor([0, 6, 2, 2, 1]), []
@@ -171,7 +166,7 @@ def one_by_one(backbone: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(outputs)[None], torch.stack(costs)
 
 
-def test_halting_is_graves() -> None:
+def test_halting_is_graves():
     """Outputs, the ponder cost and all gradients, of rows one by one."""
     backbone, ids = halting(), tokens(3, 11)
     output, cost = backbone(ids), auxiliary_loss(backbone)
@@ -188,7 +183,7 @@ def test_halting_is_graves() -> None:
         torch.testing.assert_close(again, plain)
 
 
-def test_padding_costs_nothing_and_evaluation_neither() -> None:
+def test_padding_costs_nothing_and_evaluation_neither():
     backbone, ids, mask = halting(), tokens(5, 19), padding(19)
     backbone(ids, mask)
     cost, costs = auxiliary_loss(backbone), []
@@ -213,7 +208,7 @@ def clouds(num_points: int) -> Tensor:
 
 @pytest.mark.slow
 @needs_triton
-def test_the_kernel_chooses_the_points_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_chooses_the_points_of_the_loop(monkeypatch):
     """In a process of its own: the interpreter has to be chosen before Triton is loaded."""
     if "TRITON_INTERPRET" not in os.environ:
         monkeypatch.setenv("TRITON_INTERPRET", "1")
@@ -232,7 +227,7 @@ def test_the_kernel_chooses_the_points_of_the_loop(monkeypatch: pytest.MonkeyPat
 
 
 @needs_triton
-def test_the_kernel_compiles_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_compiles_for_a_gpu(tmp_path, monkeypatch):
     from backbones.layers.triton_kernels import farthest_points_kernel, tile
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -246,7 +241,7 @@ def test_the_kernel_compiles_for_a_gpu(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_the_compiler_reads_one_operator() -> None:
+def test_the_compiler_reads_one_operator():
     points = clouds(37)
     read = torch.compile(lambda x: farthest_points(x, 40) + 1, backend="aot_eager", fullgraph=True)
     assert torch.equal(read(points), farthest_points(points, 40) + 1)

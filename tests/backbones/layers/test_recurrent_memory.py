@@ -63,9 +63,7 @@ def _layer(layer: Any, memory: list[Tensor], xs: list[Tensor]) -> Tensor:
     ("attention", "remembered", "positions"),
     [("vanilla", 4, "sinusoidal"), (XL, 8, "none")],
 )
-def test_logits_and_gradients_are_those_of_layers_that_see_the_same_memory(
-    attention: Any, remembered: int, positions: str
-) -> None:
+def test_logits_and_gradients_are_those_of_layers_that_see_the_same_memory(attention, remembered, positions):
     backbone, ids = small("gpt2", "CS", attention, positions=positions), tokens(2, 14)
     found, mems = in_blocks(backbone, ids.split(4, dim=1), backbone.init_mems(2, remembered))
     assert not any(x.requires_grad for x in mems.values())
@@ -75,7 +73,7 @@ def test_logits_and_gradients_are_those_of_layers_that_see_the_same_memory(
     same_gradients(backbone, found[:, 4:], expected[:, 4:], rtol=1e-8, atol=1e-9)
 
 
-def test_padding_is_not_remembered() -> None:
+def test_padding_is_not_remembered():
     backbone, ids = small("gpt2", positions="none"), tokens(2, 9)
     padding = torch.tensor([[False, False, True, True], [False] * 4])
     _, mems = backbone(ids[:, :3], mems=backbone.init_mems(2, 5))
@@ -88,7 +86,7 @@ def test_padding_is_not_remembered() -> None:
 
 
 @pytest.mark.parametrize("attention", ["vanilla", XL])
-def test_a_memory_that_is_cleared_has_no_effect_even_if_it_is_nan(attention: Any) -> None:
+def test_a_memory_that_is_cleared_has_no_effect_even_if_it_is_nan(attention):
     backbone, ids = small("gpt2", "CS", attention, positions="none"), tokens(2, 12)
     _, mems = backbone(ids[:, :4], mems=backbone.init_mems(2, 8))
     mems["inputs"][1] = torch.nan
@@ -101,6 +99,6 @@ def test_a_memory_that_is_cleared_has_no_effect_even_if_it_is_nan(attention: Any
 
 
 @pytest.mark.parametrize("name", ["gpt2_reversible", "gpt2_universal"])
-def test_layers_that_are_reversible_or_repeated_remember_nothing(name: str) -> None:
+def test_layers_that_are_reversible_or_repeated_remember_nothing(name):
     with pytest.raises(UserError, match="use backbone=gpt2"):
         small(name).init_mems(1, 4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ INSIDE = [
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _few_examples() -> Iterator[None]:
+def _few_examples():
     with few_examples():
         yield
 
@@ -66,12 +65,12 @@ def assert_same_weights(overrides: list[str], folder: Path) -> None:
     ],
     ids=["decay-precision-micro", "inside-a-longer-schedule", "recurrence"],
 )
-def test_weights_are_those_of_the_run(overrides: list[str], tmp_path: Path) -> None:
+def test_weights_are_those_of_the_run(overrides, tmp_path):
     assert_same_weights(overrides, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_fresh_network_has_the_initial_weights_of_its_task(tmp_path: Path) -> None:
+def test_a_fresh_network_has_the_initial_weights_of_its_task(tmp_path):
     """GLUE starts from the encoder of a finished run of MLM."""
     encoder = ["dataset=synthetic", "attention=vanilla", "pattern=NS", *SMOKE]
     pretrained = trained_weights(["task=mlm", *encoder, *LAST], tmp_path / "mlm")

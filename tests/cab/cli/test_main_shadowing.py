@@ -1,7 +1,5 @@
 """Files of the user's that are called as our packages replace none of them, however a cell is started."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 

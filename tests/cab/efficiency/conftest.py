@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from cab.efficiency import machine, protocols, workload
-from tests.helpers.command import Command, Printed
+from tests.helpers.command import Printed
 
 Measured = tuple[list[dict[str, str]], Printed]
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     """One call per round, no collection of garbage, and the machine's own rates from small products and copies."""
     monkeypatch.setattr(protocols, "release_memory", lambda _: None)
     monkeypatch.setattr(protocols, "MAX_CALLS", 1)
@@ -22,7 +20,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def efficiency(cab: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Measured]:
+def efficiency(cab, tmp_path, monkeypatch):
     """Measure small layers with the command: the rows of its file, which is in a new folder, and what it printed."""
     small = ["--batch-size", 2, "--embed-dim", 8, "--num-heads", 2, "--device", "cpu", "--repeats", 2]
 

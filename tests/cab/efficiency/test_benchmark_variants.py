@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 from collections.abc import Callable
 from functools import partial, partialmethod
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,7 +62,7 @@ class Squaring(nn.Module):
     ],
 )
 @pytest.mark.parametrize("phase", ["forward+backward", "forward-graph"])
-def test_a_named_backend_computes_or_is_unsupported(phase, backend, ran, detail, monkeypatch) -> None:
+def test_a_named_backend_computes_or_is_unsupported(phase, backend, ran, detail, monkeypatch):
     monkeypatch.setattr(kernels, "_OPERATIONS", {})
     monkeypatch.setattr(workload, "capture_graph", lambda _: lambda: None)  # a replay calls no operation
     log: list[str] = []
@@ -75,7 +74,7 @@ def test_a_named_backend_computes_or_is_unsupported(phase, backend, ran, detail,
         assert (cost.status, cost.detail, cost.seconds, cost.backends) == ("unsupported", detail, None, "")
 
 
-def test_a_triton_kernel_has_the_operations_of_its_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_triton_kernel_has_the_operations_of_its_reference(monkeypatch):
     """It refuses where products are counted, since those in a kernel are not."""
     monkeypatch.setattr(kernels, "_OPERATIONS", {})
     module, counting, count_operations = Squaring([]), list[bool](), protocols.count_operations
@@ -94,7 +93,7 @@ def test_a_triton_kernel_has_the_operations_of_its_reference(monkeypatch: pytest
     assert case.operations.flops == 2 * 5 * 8
 
 
-def test_backends_of_the_command_are_those_of_the_registry() -> None:
+def test_backends_of_the_command_are_those_of_the_registry():
     assert BACKENDS == kernels.NAMES
 
 
@@ -109,7 +108,7 @@ def labels_of(*words: str) -> list[str]:
     return [subject.label for subject in plan.attentions]
 
 
-def test_softmax_has_rows_of_its_kernels_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_softmax_has_rows_of_its_kernels_on_cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     fused = ["vanilla", "vanilla@flash", "vanilla@cudnn", "vanilla@efficient", "eager"]
     assert labels_of("abc", "--device", "cuda") == [*fused, "abc"]
@@ -122,7 +121,7 @@ def test_softmax_has_rows_of_its_kernels_on_cuda(monkeypatch: pytest.MonkeyPatch
 # --- compiled modules and graphs ---
 
 
-def test_a_compiled_module_is_called_and_its_operations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_module_is_called_and_its_operations_are_counted(monkeypatch):
     """Each of four modules and shapes, though Dynamo's limit is one per code, by a compiler that does nothing."""
     compiled: list[torch.Size] = []
 
@@ -141,7 +140,7 @@ def test_a_compiled_module_is_called_and_its_operations_are_counted(monkeypatch:
     assert sorted(shape[1] for shape in compiled) == [5, 5, 6, 6]
 
 
-def test_a_graph_has_the_memory_and_operations_of_the_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_has_the_memory_and_operations_of_the_forward_pass(monkeypatch):
     """A replay calls no operator and allocates nothing."""
     captured: list[object] = []
     monkeypatch.setattr(workload, "capture_graph", lambda call: captured.append(call) or (lambda: None))
@@ -154,7 +153,7 @@ def test_a_graph_has_the_memory_and_operations_of_the_forward_pass(monkeypatch: 
     assert graph.seconds > 0
 
 
-def test_changes_from_an_earlier_table(tmp_path: Path) -> None:
+def test_changes_from_an_earlier_table(tmp_path):
     """Of costs with the same setting; the time changes if the percentiles of both tables do not overlap."""
     before = Cost("abc", "CS", "forward", 5, seconds=2.0, bytes=100, p10=1.0, p90=3.0, dtype="float32")
     flat = dataclasses.replace(before, attention="flat", p10=2.0, p90=2.0)  # without a spread
@@ -175,7 +174,7 @@ def test_changes_from_an_earlier_table(tmp_path: Path) -> None:
         assert changed(before, 4.0, **other) == (None, None, "")
 
 
-def test_a_time_of_a_backend_that_has_not_passed_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_of_a_backend_that_has_not_passed_is_marked(monkeypatch):
     """Each attention is checked once per pattern, and not at all if no backend ran."""
     asked: list[tuple[str, str]] = []
 

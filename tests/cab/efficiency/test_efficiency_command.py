@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from cab.efficiency.subjects import AttentionSubject, select_attentions
 from cab.patterns import Pattern
 
 
-def test_costs_in_the_columns_that_are_read_elsewhere(efficiency) -> None:
+def test_costs_in_the_columns_that_are_read_elsewhere(efficiency):
     arguments = ["abc", "--pattern", "NS", "CS", "--phase", "forward", "decode", "--lengths", "9", "4", "--csv"]
     rows, printed = efficiency(*arguments)
     assert printed.rows == rows
@@ -30,7 +29,7 @@ def test_costs_in_the_columns_that_are_read_elsewhere(efficiency) -> None:
     assert all(row | facts == row for row in rows)
 
 
-def test_costs_of_generation_by_batch_size(efficiency) -> None:
+def test_costs_of_generation_by_batch_size(efficiency):
     """Reading a prompt counts the operations of a forward pass; the size of the state grows with the batch."""
     plan = ["--pattern", "CS", "CC", "--phase", "forward", "prefill", "decode", "--batch-size", 1, 3, "--lengths", 20]
     costs, printed = efficiency("linear", *plan)
@@ -50,7 +49,7 @@ def test_costs_of_generation_by_batch_size(efficiency) -> None:
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
-def test_an_existing_file_is_replaced_at_the_end(error, tmp_path, monkeypatch, cab) -> None:
+def test_an_existing_file_is_replaced_at_the_end(error, tmp_path, monkeypatch, cab):
     """An interrupted command leaves it as it was, and no other file."""
 
     def costs(*_: object, **__: object) -> Iterator[Cost]:
@@ -66,7 +65,7 @@ def test_an_existing_file_is_replaced_at_the_end(error, tmp_path, monkeypatch, c
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_the_papers_protocol_has_its_own_defaults_and_no_roofline(tmp_path: Path, efficiency) -> None:
+def test_the_papers_protocol_has_its_own_defaults_and_no_roofline(tmp_path, efficiency):
     """Costs are drawn by length."""
     rows, printed = efficiency("abc", "--lengths", "4", "8", "--protocol", "paper", "--plot", tmp_path / "plots")
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {"ns-forward-time.png", "ns-forward-memory.png"}
@@ -76,7 +75,7 @@ def test_the_papers_protocol_has_its_own_defaults_and_no_roofline(tmp_path: Path
     assert {row["relative_to_softmax"] for row in rows} == {""}
 
 
-def test_what_fails_verification_is_not_timed(monkeypatch, efficiency) -> None:
+def test_what_fails_verification_is_not_timed(monkeypatch, efficiency):
     from cab import verification
     from cab.records import verified
     from cab.verification import CheckResult
@@ -100,7 +99,7 @@ def test_what_fails_verification_is_not_timed(monkeypatch, efficiency) -> None:
     assert asked == [(name, pattern, options) for pattern, (name, options) in each]
 
 
-def test_selection_begins_with_the_baselines_and_leaves_out_what_has_no_such_pattern() -> None:
+def test_selection_begins_with_the_baselines_and_leaves_out_what_has_no_such_pattern():
     labels = [subject.label for subject in select_attentions([], [Pattern.CC])]
     assert labels[:2] == ["vanilla", "eager"]
     assert "s4d" not in labels
@@ -109,7 +108,7 @@ def test_selection_begins_with_the_baselines_and_leaves_out_what_has_no_such_pat
     assert [subject.label for subject in chosen] == ["vanilla", "eager", "abc", "abc:num_landmarks=64"]
 
 
-def test_sizes_of_appendix_g_hold_in_the_pattern_that_it_measures() -> None:
+def test_sizes_of_appendix_g_hold_in_the_pattern_that_it_measures():
     longshort = AttentionSubject.parse("longshort")
     assert longshort.all_options(Pattern.NS)["window_size"] == 16
     assert longshort.all_options(Pattern.NS)["conv_kernel_size"] == 5

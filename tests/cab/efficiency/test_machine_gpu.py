@@ -39,7 +39,7 @@ esac
 
 
 @pytest.fixture
-def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def smi(tmp_path, monkeypatch):
     """A folder with a fake nvidia-smi that comes first; ``processes`` has what it says of processes."""
     write_smi(tmp_path, 'echo "1410, 1980, 88, 0x0000000000000044"')
     (tmp_path / "processes").write_text("")
@@ -54,7 +54,7 @@ def write_smi(folder: Path, newer: str) -> None:
     path.chmod(0o755)
 
 
-def test_clocks_and_reasons_are_read(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_and_reasons_are_read(smi, monkeypatch):
     facts = {"clock": 1410, "clock_most": 1980, "temperature": 88, "throttled": "power limit, hardware thermal limit"}
     assert clock_facts() == facts
     assert "-i 0" in (smi / "asked").read_text()
@@ -120,14 +120,14 @@ class Event:
         return 1e3 * (other.at - self.at)
 
 
-def test_only_the_call_is_timed_each_with_a_cold_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_call_is_timed_each_with_a_cold_cache(monkeypatch):
     device = Gpu(monkeypatch)
     seconds = machine.seconds(lambda: device.launch("call", 2e-3), 3, "cuda")
     assert seconds == pytest.approx(6e-3)
     assert device.log == ["wait", *["flush", "event", "call", "event"] * 3, "wait"]
 
 
-def test_time_of_the_host_ends_when_all_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_of_the_host_ends_when_all_is_queued(monkeypatch):
     device = Gpu(monkeypatch)
     device.launch("earlier", 1.0)  # is not counted
     queued, ended = machine.launch_seconds(lambda: [device.launch("call", 1e-3) for _ in range(3)])
@@ -135,7 +135,7 @@ def test_time_of_the_host_ends_when_all_is_queued(monkeypatch: pytest.MonkeyPatc
     assert ended == pytest.approx(Gpu.LAUNCH + 3e-3)
 
 
-def test_kernels_of_a_call_are_not_its_regions_and_have_short_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_a_call_are_not_its_regions_and_have_short_names(monkeypatch):
     device = Gpu(monkeypatch)
     cat, product = "void at::native::(anonymous namespace)::cat<float, 4>(int)", "nvjet_hsh_128x256_NT"
     launched = {cat: 5e-6, product: 9e-6, "cat": 6e-6, "Memset (Device)": 1e-6}
@@ -166,7 +166,7 @@ class Steps:
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+def cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(protocols, "power_and_energy", lambda *_: (500.0, 3.0))
     return Gpu(monkeypatch)
@@ -175,7 +175,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 CUDA = {"batch_size": 2, "embed_dim": 8, "num_heads": 2, "device": "cuda"}
 
 
-def test_a_call_that_waits_for_launches_is_marked(cuda: Gpu) -> None:
+def test_a_call_that_waits_for_launches_is_marked(cuda):
     """A hundred kernels of 1 us wait for 5 us each, those of 50 us do not."""
     subjects = [Steps(cuda, "short", [1e-6] * 100), Steps(cuda, "long", [50e-6] * 100), Steps(cuda, "sum", [50e-6], 4)]
     short, long, tokens = measure_length(subjects, Pattern.NS, "forward", 5, Setting(**CUDA, repeats=3))
@@ -191,7 +191,7 @@ def test_a_call_that_waits_for_launches_is_marked(cuda: Gpu) -> None:
     assert LAUNCHES not in tables([long])
 
 
-def test_others_are_relative_to_the_fastest_softmax_kernel(cuda: Gpu) -> None:
+def test_others_are_relative_to_the_fastest_softmax_kernel(cuda):
     times = {"vanilla": 4e-3, "vanilla@flash": 2e-3, "vanilla@cudnn": 1e-3, "abc": 0.5e-3, "abc@pytorch": 3e-3}
     subjects = [Steps(cuda, label, [seconds]) for label, seconds in times.items()]
     costs = measure_length(subjects, Pattern.NS, "forward", 5, Setting(**CUDA, repeats=3))
@@ -200,7 +200,7 @@ def test_others_are_relative_to_the_fastest_softmax_kernel(cuda: Gpu) -> None:
     assert "ms per call (relative to the fastest softmax kernel)" in tables(costs)
 
 
-def test_every_shape_is_called_before_the_first_round(cuda: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_shape_is_called_before_the_first_round(cuda, monkeypatch):
     def measured(subjects: list[Steps], *_: object, **__: object) -> list[Cost]:
         cuda.log.append(f"measure {len(subjects)}")
         return []
@@ -214,7 +214,7 @@ def test_every_shape_is_called_before_the_first_round(cuda: Gpu, monkeypatch: py
 
 
 @pytest.mark.parametrize(("bytes_", "status"), [(1000 + 8999, "ok"), (1000 + 11_200, "impossible")])
-def test_a_time_below_the_roofline_is_a_status(cuda: Gpu, bytes_: int, status: str) -> None:
+def test_a_time_below_the_roofline_is_a_status(cuda, bytes_, status):
     """Of a call of 1 s at 10,000 bytes/s, when 1,000 bytes fit into the cache; rates may be 10% too low."""
     module = Machine(Setting(**CUDA, repeats=1))
     module.products, module.copies = [1.0], [2 * machine.COPIED_BYTES["cuda"] / 10_000]
@@ -243,7 +243,7 @@ class Nvml(ModuleType):
         self.nvmlDeviceGetTotalEnergyConsumption = lambda _: int(1e3 * watts * (device.host // 0.1) * 0.1)
 
 
-def test_energy_is_read_where_the_counter_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_energy_is_read_where_the_counter_changes(monkeypatch):
     device = Gpu(monkeypatch)
     monkeypatch.setattr(gpu, "find_spec", lambda _: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="0f"))
@@ -273,7 +273,7 @@ class OnCpu(TorchFunctionMode):
 
 
 @pytest.mark.usefixtures("smi")
-def test_the_command_runs_as_on_a_gpu(cuda: Gpu, monkeypatch: pytest.MonkeyPatch, efficiency) -> None:
+def test_the_command_runs_as_on_a_gpu(cuda, monkeypatch, efficiency):
     """Every phase, with the columns of a GPU in each row that was measured."""
     monkeypatch.setattr("cab.efficiency.workload.capture_graph", lambda call: call)
     monkeypatch.setattr("cab.runner.provenance.hardware", lambda _: {"gpu": "fake", "threads": 1})

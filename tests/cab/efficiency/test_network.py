@@ -1,7 +1,5 @@
 """Long Range Arena's protocol of speed and memory: whole networks, one batch for all lengths."""
 
-from __future__ import annotations
-
 import torch
 
 from cab import Pattern
@@ -12,7 +10,7 @@ from cab.efficiency.subjects import AttentionSubject
 SETTING = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=2)
 
 
-def test_a_step_changes_the_weights_and_inference_does_not() -> None:
+def test_a_step_changes_the_weights_and_inference_does_not():
     subject = NetworkSubject.of(AttentionSubject.parse("vanilla"), 16)
     module = subject.build(Pattern.NS, SETTING)
     before = torch.cat([p.detach().flatten() for p in module.parameters()])
@@ -26,14 +24,14 @@ def test_a_step_changes_the_weights_and_inference_does_not() -> None:
     assert all(p.grad is None for p in module.parameters())
 
 
-def test_attentions_have_the_options_of_the_arena() -> None:
+def test_attentions_have_the_options_of_the_arena():
     for name, landmarks in (("nystromformer", 128), ("nystromformer:num_landmarks=4", 4)):
         module = NetworkSubject.of(AttentionSubject.parse(name), 16).build(Pattern.NS, SETTING)
         [first, second] = [module.get_submodule(path) for path, _ in module.attention_layers()]
         assert first.num_landmarks == second.num_landmarks == landmarks
 
 
-def test_the_command_measures_a_batch_at_every_length(efficiency) -> None:
+def test_the_command_measures_a_batch_at_every_length(efficiency):
     rows, printed = efficiency("local", "--protocol", "lra", "--lengths", "16", "32")
     assert "steps per second (relative to vanilla)" in printed.out
     assert "MiB (relative to vanilla)" in printed.out

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -37,7 +35,7 @@ def projections(length: int) -> int:
 
 @pytest.mark.parametrize("name", ["vanilla", "eager"])
 @pytest.mark.parametrize("length", [1, 9, 64])
-def test_softmax_attention_is_4_n_n_d_and_the_projections(name: str, length: int) -> None:
+def test_softmax_attention_is_4_n_n_d_and_the_projections(name, length):
     counted = operations(name, Pattern.NS, length)
     assert counted.products == projections(length) + ROWS * 4 * length**2 * WIDTH
     # five for a softmax; additions of biases are counted with the products
@@ -45,14 +43,14 @@ def test_softmax_attention_is_4_n_n_d_and_the_projections(name: str, length: int
     assert not counted.unknown
 
 
-def test_fused_causal_attention_is_counted_without_the_future() -> None:
+def test_fused_causal_attention_is_counted_without_the_future():
     pairs = 64 * 65 // 2
     counted = operations("vanilla", Pattern.CS, 64)
     assert counted.products == projections(64) + ROWS * 4 * pairs * WIDTH
     assert counted.others >= 5 * ROWS * HEADS * pairs
 
 
-def test_forward_and_backward_are_three_times_forward() -> None:
+def test_forward_and_backward_are_three_times_forward():
     """As torch counts the written-out form, where nothing is computed again."""
     module = AttentionSubject.parse("eager").build(Pattern.NS, SMALL)
     workload = PHASES["forward+backward"](module, Pattern.NS, 24, SMALL)
@@ -63,7 +61,7 @@ def test_forward_and_backward_are_three_times_forward() -> None:
     assert counted["product_flops"] == counter.get_total_flops()
 
 
-def test_decoding_counts_a_token() -> None:
+def test_decoding_counts_a_token():
     module = AttentionSubject.parse("eager").build(Pattern.CS, SMALL)
     workload = PHASES["decode"](module, Pattern.CS, 100, SMALL)
     counted = work(workload, count_operations(workload.counted))
@@ -73,7 +71,7 @@ def test_decoding_counts_a_token() -> None:
     assert counted["least_bytes"] == workload.state_bytes + weights + 2 * 4 * ROWS * WIDTH
 
 
-def test_least_bytes_are_inputs_weights_and_output_once() -> None:
+def test_least_bytes_are_inputs_weights_and_output_once():
     module = nn.Linear(WIDTH, WIDTH, bias=False)
     sequence, weights = 4 * ROWS * 10 * WIDTH, 4 * WIDTH**2
     assert PHASES["forward"](module, Pattern.NS, 10, SMALL).least_bytes == 2 * sequence + weights
@@ -81,7 +79,7 @@ def test_least_bytes_are_inputs_weights_and_output_once() -> None:
     assert PHASES["forward+backward"](module, Pattern.NS, 10, SMALL).least_bytes == 2 * (2 * sequence + weights)
 
 
-def test_what_operators_move() -> None:
+def test_what_operators_move():
     x = torch.ones(100)
     assert count_operations(lambda: x + 1).moved == 800
     assert count_operations(lambda: x.view(10, 10).T.unsqueeze(0)).moved == 0
@@ -103,11 +101,11 @@ def test_what_operators_move() -> None:
         (lambda: F.embedding_bag(torch.tensor([[0, 2, 2], [1, 0, 1]]), torch.ones(3, 8), mode="sum"), 6 * 8),
     ],
 )
-def test_other_operators(call: Callable[[], object], others: float) -> None:
+def test_other_operators(call, others):
     assert count_operations(call).others == others
 
 
-def test_an_operator_that_is_not_counted_is_named_and_gives_no_roof() -> None:
+def test_an_operator_that_is_not_counted_is_named_and_gives_no_roof():
     counted = count_operations(lambda: torch.linalg.eigh(torch.eye(3)))
     assert counted.unknown == {"aten._linalg_eigh.default"}
 
@@ -121,7 +119,7 @@ def test_an_operator_that_is_not_counted_is_named_and_gives_no_roof() -> None:
 
 
 @pytest.mark.parametrize("pattern", [Pattern.NS, Pattern.CS])
-def test_every_attention_is_counted(pattern: Pattern) -> None:
+def test_every_attention_is_counted(pattern):
     inputs = make_inputs(pattern, 70, SMALL)
     unknown = {}
     for subject in select_attentions([], [pattern]):
@@ -130,7 +128,7 @@ def test_every_attention_is_counted(pattern: Pattern) -> None:
     assert not {name: found for name, found in unknown.items() if found}
 
 
-def test_the_nearer_roof_and_the_share_of_it() -> None:
+def test_the_nearer_roof_and_the_share_of_it():
     rates = {"matmul_rate": 100.0, "bandwidth": 10.0}
     product = Cost("a", "NS", "forward", 8, seconds=4.0, flops=200, least_bytes=10)
     assert under_roof(product, rates) == rates | {"roof": "compute", "roof_share": 0.5}
@@ -138,7 +136,7 @@ def test_the_nearer_roof_and_the_share_of_it() -> None:
     assert under_roof(copy, rates) == rates | {"roof": "memory", "roof_share": 0.25}
 
 
-def test_the_machine_is_timed_in_every_round() -> None:
+def test_the_machine_is_timed_in_every_round():
     machine = Machine(SMALL)
     measure_length([Fake("scores", Scores())], Pattern.NS, "forward", 5, SMALL, machine=machine)
     assert len(machine.products) == len(machine.copies) == SMALL.repeats

@@ -1,7 +1,5 @@
 """Packed sequences: their lengths, and what packed and padded inputs have in common."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -17,14 +15,14 @@ SMALL = Setting(batch_size=3, embed_dim=8, num_heads=2, packed="log-normal")
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize(("longest", "total"), [(512, 4096), (64, 64), (1, 3)])
-def test_lengths_add_up_and_stay_the_same(distribution: str, longest: int, total: int) -> None:
+def test_lengths_add_up_and_stay_the_same(distribution, longest, total):
     lengths = sequence_lengths(distribution, longest, total)
     assert sum(lengths) == total
     assert 1 <= min(lengths) <= max(lengths) <= longest
     assert lengths == sequence_lengths(distribution, longest, total)
 
 
-def test_distributions_differ() -> None:
+def test_distributions_differ():
     uniform, conversation, one_long = (sequence_lengths(name, 1024, 2**16) for name in DISTRIBUTIONS)
     assert sum(uniform) / len(uniform) == pytest.approx(512, rel=0.1)
     assert sorted(conversation)[len(conversation) // 2] == pytest.approx(128, rel=0.1)
@@ -33,7 +31,7 @@ def test_distributions_differ() -> None:
 
 
 @pytest.mark.parametrize("pattern", [Pattern.CS, Pattern.NC])
-def test_packed_and_padded_inputs_are_the_same_sequences(pattern: Pattern) -> None:
+def test_packed_and_padded_inputs_are_the_same_sequences(pattern):
     module = AttentionSubject.parse("linear").build(pattern, SMALL).eval()
     outputs = []
     for make in (packed_inputs, padded_inputs):
@@ -44,7 +42,7 @@ def test_packed_and_padded_inputs_are_the_same_sequences(pattern: Pattern) -> No
     torch.testing.assert_close(*outputs)
 
 
-def test_each_attention_is_measured_packed_and_padded(efficiency) -> None:
+def test_each_attention_is_measured_packed_and_padded(efficiency):
     rows, printed = efficiency("linear", "--lengths", 32, "--repeats", 1, "--packed", "one-long")
     labels = ["vanilla", "vanilla@padded", "eager", "eager@padded", "linear", "linear@padded"]
     assert [row["attention"] for row in rows] == labels

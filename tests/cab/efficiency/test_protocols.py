@@ -34,7 +34,7 @@ SMALL = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=4)
 
 
 @pytest.mark.parametrize(("phase", "is_training"), [("forward", False), ("forward+backward", True)])
-def test_a_phase_has_its_mode_and_the_memory_of_its_tensors(phase: str, is_training: bool) -> None:
+def test_a_phase_has_its_mode_and_the_memory_of_its_tensors(phase, is_training):
     module = Scores()
     (cost,) = measure_length([Fake("scores", module)], Pattern.NS, phase, 33, SMALL)
     assert module.last == (is_training, is_training, is_training, torch.float32)
@@ -46,7 +46,7 @@ def test_a_phase_has_its_mode_and_the_memory_of_its_tensors(phase: str, is_train
 
 
 @pytest.mark.parametrize(("phase", "kept"), [("forward", (1 + 2 + 2 + 2) / 10), ("decode", 2 / 4)])
-def test_pairs_that_a_choice_keeps(phase: str, kept: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_that_a_choice_keeps(phase, kept, monkeypatch):
     """Two of at most four visible keys: 1, 2, 2, 2 of 1, 2, 3, 4 pairs in a row, 2 of 4 in a step."""
     monkeypatch.setattr(workload, "DECODED", 2)
     costs = measure_length(
@@ -55,7 +55,7 @@ def test_pairs_that_a_choice_keeps(phase: str, kept: float, monkeypatch: pytest.
     assert [cost.pairs_kept for cost in costs] == [pytest.approx(kept), None]
 
 
-def test_each_round_calls_every_module_once_in_a_random_order() -> None:
+def test_each_round_calls_every_module_once_in_a_random_order():
     log: list[str] = []
     count = 30
     subjects = [Fake(label, Scores(log, label)) for label in "abc"]
@@ -67,7 +67,7 @@ def test_each_round_calls_every_module_once_in_a_random_order() -> None:
     assert len(set(orders)) == 6
 
 
-def test_short_calls_are_repeated_within_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_calls_are_repeated_within_a_round(monkeypatch):
     monkeypatch.setattr(protocols, "MAX_CALLS", 100)
     clock = iter(0.001 * tick for tick in range(10**6))
     monkeypatch.setattr(machine, "perf_counter", lambda: next(clock))
@@ -88,7 +88,7 @@ FAILURES = [
 """Errors, the number of the call that raises each, and the status and detail of its row."""
 
 
-def test_those_that_fail_are_statuses_and_the_others_are_measured() -> None:
+def test_those_that_fail_are_statuses_and_the_others_are_measured():
     broken = [Fake(str(number), Broken(*row[:2])) for number, row in enumerate(FAILURES)]
     subjects = [Fake("good", Scores()), *broken, Fake("other", Scores())]
     good, *costs, other = measure_length(subjects, Pattern.NS, "forward", 5, SMALL)
@@ -97,7 +97,7 @@ def test_those_that_fail_are_statuses_and_the_others_are_measured() -> None:
     assert good.status == other.status == "ok"
 
 
-def test_ratios_are_of_the_same_rounds() -> None:
+def test_ratios_are_of_the_same_rounds():
     def case(label: str, samples: list[float], **more: object) -> Case:
         subject = Fake(label, nn.Identity(), **more)
         return Case(subject, Workload(lambda: None), has_projections=True, bytes=10, samples=samples)
@@ -121,7 +121,7 @@ def test_ratios_are_of_the_same_rounds() -> None:
     assert part_ratio(noise[0], noise[1], cases[0]) is None
 
 
-def test_an_attention_without_query_key_and_value_has_no_projections_to_subtract() -> None:
+def test_an_attention_without_query_key_and_value_has_no_projections_to_subtract():
     subjects = [ProjectionsSubject(), *(AttentionSubject.parse(name) for name in ("vanilla", "s4d"))]
     cases = [Case(subject) for subject in subjects]
     for case in cases:
@@ -131,9 +131,7 @@ def test_an_attention_without_query_key_and_value_has_no_projections_to_subtract
 
 @pytest.mark.parametrize("pattern", [Pattern.CS, Pattern.CC])
 @pytest.mark.parametrize("length", [1, 700])
-def test_decoding_starts_after_a_prefix_and_counts_the_state(
-    pattern: Pattern, length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decoding_starts_after_a_prefix_and_counts_the_state(pattern, length, monkeypatch):
     monkeypatch.setattr(workload, "DECODED", 3)
     case = Case(AttentionSubject.parse("vanilla"))
     setting = Setting(batch_size=3, embed_dim=8, num_heads=2, repeats=1)
@@ -143,7 +141,7 @@ def test_decoding_starts_after_a_prefix_and_counts_the_state(
     assert keys_and_values <= case.bytes <= keys_and_values + 3 * length + 8
 
 
-def test_precision_that_is_not_declared_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision_that_is_not_declared_is_unsupported(monkeypatch):
     module = Scores()
     setting = dataclasses.replace(SMALL, dtype="bfloat16")
     (cost,) = measure_length([Fake("scores", module)], Pattern.NS, "forward", 5, setting)
@@ -154,7 +152,7 @@ def test_precision_that_is_not_declared_is_unsupported(monkeypatch: pytest.Monke
     assert cost.status == "unsupported"
 
 
-def test_a_row_names_the_kernels_that_ran() -> None:
+def test_a_row_names_the_kernels_that_ran():
     """Of another package nothing is counted, whatever other regions of a profile there are."""
 
     class Profiled(Scores):
@@ -167,7 +165,7 @@ def test_a_row_names_the_kernels_that_ran() -> None:
     assert [(cost.kernels, cost.flops is None) for cost in costs] == [("", False), ("some-package", True)]
 
 
-def test_more_than_is_free_raises_and_the_limit_goes_away() -> None:
+def test_more_than_is_free_raises_and_the_limit_goes_away():
     before = resource.getrlimit(resource.RLIMIT_AS)
     with within_free_memory(), pytest.raises(RuntimeError) as caught:
         torch.empty(2 * psutil.virtual_memory().available, dtype=torch.uint8)
@@ -175,7 +173,7 @@ def test_more_than_is_free_raises_and_the_limit_goes_away() -> None:
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
-def test_a_module_that_takes_too_long_is_a_row_and_the_others_are_measured() -> None:
+def test_a_module_that_takes_too_long_is_a_row_and_the_others_are_measured():
     class Slow(nn.Module):
         def forward(self, **_: Tensor) -> None:
             time.sleep(60)
@@ -204,7 +202,7 @@ class Spy(nn.Module):
         return query @ query.mT
 
 
-def test_training_mode_with_dropout_and_the_graph_and_no_call_to_warm_up_but_one_for_the_memory() -> None:
+def test_training_mode_with_dropout_and_the_graph_and_no_call_to_warm_up_but_one_for_the_memory():
     spy = Spy()
     subject = Fake("spy", spy)
     small, large = measure_as_paper(subject, Pattern.NS, [7, 3], EIGHT_CALLS)
@@ -214,7 +212,7 @@ def test_training_mode_with_dropout_and_the_graph_and_no_call_to_warm_up_but_one
     assert [small.bytes, large.bytes] == [4 * (2 * n * n + 10) for n in (3, 7)]  # with the weights
 
 
-def test_time_is_the_mean_of_the_middle_half_first_call_included(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_the_mean_of_the_middle_half_first_call_included(monkeypatch):
     durations = [100.0, 3.0, 1.0, 2.0, 5.0, 4.0, 7.0, 6.0]
     ticks = iter([tick for at, length in enumerate(durations) for tick in (1000.0 * at, 1000.0 * at + length)])
     monkeypatch.setattr(protocols, "perf_counter", lambda: next(ticks))
@@ -223,7 +221,7 @@ def test_time_is_the_mean_of_the_middle_half_first_call_included(monkeypatch: py
     assert cost.seconds == pytest.approx(4.5)  # of 3, 4, 5 and 6, within the quartiles
 
 
-def test_memory_is_one_peak_for_all_lengths() -> None:
+def test_memory_is_one_peak_for_all_lengths():
     class Shrinking(Spy):
         def forward(self, query: Tensor) -> Tensor:
             return query.new_empty(1000 // query.shape[1])
@@ -232,13 +230,13 @@ def test_memory_is_one_peak_for_all_lengths() -> None:
     assert first.bytes == second.bytes == 4 * (500 + 10)
 
 
-def test_failure_at_one_length_is_a_status() -> None:
+def test_failure_at_one_length_is_a_status():
     module = Broken(torch.OutOfMemoryError("CUDA out of memory"), 10)  # nine calls per length
     costs = list(measure_as_paper(Fake("short", module), Pattern.NS, [4, 5], EIGHT_CALLS))
     assert [cost.status for cost in costs] == ["ok", "oom"]
 
 
-def test_a_stack_has_the_costs_of_its_mean_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_has_the_costs_of_its_mean_layer(monkeypatch):
     """Of four layers, each call takes a quarter of its time; the options of Appendix G apply to each part."""
     monkeypatch.setattr(workload, "DECODED", 2)
     stack = AttentionSubject.parse("linear*3,local:local.window_size=4")

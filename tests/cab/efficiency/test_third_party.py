@@ -25,7 +25,7 @@ def subject_of(row: dict[str, str], options: str = "") -> ThirdPartySubject:
 
 
 @pytest.mark.parametrize("pattern", Pattern)
-def test_multihead_attention_is_the_same_function_as_vanilla(pattern: Pattern) -> None:
+def test_multihead_attention_is_the_same_function_as_vanilla(pattern):
     subject = subject_of(next(row for row in ROWS if row["program"].endswith(":multihead_attention")))
     ours, theirs = subject.attention.build(pattern, SMALL), subject.build(pattern, SMALL)
     state = ours.state_dict()
@@ -42,7 +42,7 @@ def test_multihead_attention_is_the_same_function_as_vanilla(pattern: Pattern) -
     torch.testing.assert_close(theirs(*inputs), ours(*inputs), rtol=1e-4, atol=1e-5)
 
 
-def test_command_compares_in_the_same_rounds(efficiency) -> None:
+def test_command_compares_in_the_same_rounds(efficiency):
     rows = {row["attention"]: row for row in efficiency("vanilla", "--lengths", "9", "--third-party")[0]}
     ours, theirs = rows["vanilla"], rows["vanilla@torch"]
     assert theirs["kind"] == "third_party"
@@ -51,7 +51,7 @@ def test_command_compares_in_the_same_rounds(efficiency) -> None:
     assert float(ours["bytes_ratio"]) == pytest.approx(int(ours["bytes"]) / int(theirs["bytes"]), rel=1e-5)
 
 
-def test_index_is_complete() -> None:
+def test_index_is_complete():
     names = [(row["attention"], row["name"]) for row in ROWS]
     assert len(set(names)) == len(names)
     for row in ROWS:
@@ -87,7 +87,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("row", "pattern"), CASES)
-def test_implementation_has_the_shape_of_its_attention_and_gradients(row: dict[str, str], pattern: Pattern) -> None:
+def test_implementation_has_the_shape_of_its_attention_and_gradients(row, pattern):
     subject = subject_of(row, OPTIONS.get(row["attention"], ""))
     ours, module = subject.attention.build(pattern, MEDIUM), subject.build(pattern, MEDIUM)
     assert has_projections(module) == has_projections(ours)

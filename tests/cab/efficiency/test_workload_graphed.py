@@ -42,7 +42,7 @@ class Recorded(TorchDispatchMode):
 
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "pattern"), CONSTANT)
-def test_a_state_that_stands_is_the_one_that_is_handed_on(name: str, pattern: Pattern) -> None:
+def test_a_state_that_stands_is_the_one_that_is_handed_on(name, pattern):
     module = with_output(build_attention(name, pattern=pattern, embed_dim=16, num_heads=2)).double().eval()
     source = torch.randn(3, 20, 16).double() if pattern.is_cross else None
     _, state = module.prefill(torch.randn(3, 40, 16).double(), module.init_state(3, key=source, value=source))
@@ -60,7 +60,7 @@ def test_a_state_that_stands_is_the_one_that_is_handed_on(name: str, pattern: Pa
         torch.testing.assert_close(step.state[place], x)
 
 
-def test_the_phase_reads_the_same_tokens_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_phase_reads_the_same_tokens_again(monkeypatch):
     """The capture is left out: the call of a graph is then that of its step."""
     made: list[CudaGraphStep] = []
 

@@ -1,7 +1,5 @@
 """Modules of other packages: whole models, attention functions and factories."""
 
-from __future__ import annotations
-
 import csv
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tiny Hugging Face models: every type is small, and has the kinds of layers that its source names."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Each frequent mistake in a class has a message that says what to write instead."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 

@@ -16,7 +16,7 @@ NAMES = ("kda", "dsa", "moba", "nsa", "mlstm", "vanilla")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("vectors")
     for words in (*([name] for name in NAMES), ["linear", "--pattern", "CC"], ["fnet", "--pattern", "NS"]):
         assert main(["export", *words, "--out", str(out)]) == 0

@@ -1,7 +1,5 @@
 """The suite itself: what it accepts, measures and reports, and the guides to failed checks."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Every deliberately broken attention is caught by the checks that name its defect."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

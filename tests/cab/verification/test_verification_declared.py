@@ -1,7 +1,5 @@
 """Findings: declarations that are suggested or not, one finding for one cause, crashes, and the order of results."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

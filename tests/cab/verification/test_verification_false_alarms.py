@@ -1,7 +1,5 @@
 """Correct modules pass every check that applies to them: attentions, and modules of other packages in any layout."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from dataclasses import make_dataclass
 

@@ -36,7 +36,7 @@ class OtherRounding(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("name", "pattern"), [("nsa", "CS"), ("yoso", "NS")])
-def test_near_ties_are_no_defect(name: str, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_ties_are_no_defect(name, pattern, monkeypatch):
     subject, check = subject_of(name, pattern, options={}), select_checks(["padded_left"])
     with OtherRounding():
         assert all(result.passed for result in run_checks(subject, check))
@@ -55,7 +55,7 @@ def scaled_by_size(every: int, *dtypes: torch.dtype) -> type:
 
 
 @pytest.mark.parametrize("pattern", ["NS", "CS"])
-def test_rare_error_of_float32_alone_is_no_defect(pattern: str) -> None:
+def test_rare_error_of_float32_alone_is_no_defect(pattern):
     """As if these targets chose between scores that are nearly equal."""
     cls = scaled_by_size(300, torch.float32)
     assert failures(cls, pattern, CHECKS[pattern], quick=False, long=MEDIUM) == {}
@@ -63,6 +63,6 @@ def test_rare_error_of_float32_alone_is_no_defect(pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["NS", "CS"])
 @pytest.mark.parametrize("cls", [scaled_by_size(300, torch.float32, torch.float64), scaled_by_size(20, torch.float32)])
-def test_error_of_float64_or_at_many_positions_is_a_defect(cls: type, pattern: str) -> None:
+def test_error_of_float64_or_at_many_positions_is_a_defect(cls, pattern):
     """As if summed badly, too often for choices that rounding decides."""
     assert failures(cls, pattern, CHECKS[pattern], quick=False, long=MEDIUM).keys() == set(CHECKS[pattern])

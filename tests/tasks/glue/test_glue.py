@@ -19,13 +19,13 @@ from cab.runner.cell import Cell
 from tasks.corpus.facts import USUAL_NAMES
 from tasks.corpus.tokens import BEGIN, END, PAD
 from tasks.glue.tables import FILE_LAYOUTS, Examples, read_table
-from tasks.glue.task import GLUE, f1, scores_of
+from tasks.glue.task import f1, scores_of
 from tests.helpers.tasks.layouts import write_rte, write_table
 from tests.helpers.tasks.records import in_order, ready
 
 
 @pytest.fixture(scope="module")
-def generated() -> GLUE:
+def generated():
     return ready("glue")
 
 
@@ -44,7 +44,7 @@ class Constant(Backbone):
 # --- data -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_is_robertas(generated: GLUE) -> None:
+def test_a_row_is_robertas(generated):
     """``<s> a </s></s> b </s>``, and ``<s> a </s>`` of one sentence; PAD at the end."""
     encode = generated.vocabulary.encode
     [pair] = encode([("Kept annalamp", "Listed anna")], 40)
@@ -60,7 +60,7 @@ def test_a_row_is_robertas(generated: GLUE) -> None:
     assert [i for i, entry in enumerate(cut[2]) if entry == END] == [5, 6, 11]
 
 
-def test_what_is_held_out_is_not_trained_on(generated: GLUE) -> None:
+def test_what_is_held_out_is_not_trained_on(generated):
     sizes = {split: len(rows) for split, rows in generated.splits.items()}
     assert sizes == {"train": 58, "held_out": 6, "dev": 16}
     kept = {tuple(row.tolist()) for row in generated.splits["train"].tokens}
@@ -74,7 +74,7 @@ def read(folder: Path, dataset: str, *lines: str) -> Examples:
     return read_table(write_table(folder, dataset, *lines), FILE_LAYOUTS[dataset])
 
 
-def test_each_layout(tmp_path: Path) -> None:
+def test_each_layout(tmp_path):
     for dataset, line, texts, label in (
         ("cola", "gj04\t0\t*\tThey drank the pub.", ("They drank the pub.",), 0),
         ("sst2", "a smile on your face \t1", ("a smile on your face",), 1),
@@ -88,9 +88,7 @@ def test_each_layout(tmp_path: Path) -> None:
         assert read(tmp_path, dataset, line) == Examples([texts], [label]), dataset
 
 
-def test_quotes_are_letters_sentences_may_be_empty_and_broken_lines_of_qqp_are_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_quotes_are_letters_sentences_may_be_empty_and_broken_lines_of_qqp_are_left_out(tmp_path, caplog):
     lines = ['0\t"a\tb "c" d\tentailment', "1\t'\t\"\tnot_entailment", '2\t"never closed\t\tentailment']
     assert read(tmp_path, "rte", *lines).texts == [('"a', 'b "c" d'), ("'", '"'), ('"never closed', "")]
     found = read(tmp_path, "qqp", "1\t2\t3\ta\tb\t0", "2\t2\t3\tbroken", "3\t2\t3\tc\td\t1", "4")
@@ -101,7 +99,7 @@ def test_quotes_are_letters_sentences_may_be_empty_and_broken_lines_of_qqp_are_l
 # --- scores ---------------------------------------------------------------------------------------------------------
 
 
-def test_metrics_by_hand() -> None:
+def test_metrics_by_hand():
     """Of eight answers three are right ones, one is a wrong one, and two right ones are missed."""
     guesses, truth = np.array([1, 1, 1, 1, 0, 0, 0, 0]), np.array([1, 1, 1, 0, 1, 1, 0, 0])
     assert scores_of("rte", guesses, truth) == {"accuracy": 5 / 8}
@@ -117,7 +115,7 @@ def test_metrics_by_hand() -> None:
     assert f1(np.zeros(4), np.zeros(4)) == 0.0
 
 
-def test_mnli_has_two_dev_files(tmp_path: Path) -> None:
+def test_mnli_has_two_dev_files(tmp_path):
     folder = tmp_path / "glue/MNLI"
     write_table(folder, "mnli", *[f"{MNLI}\tneutral"] * 3, f"{MNLI}\tentailment")
     dev = [f"{MNLI}{4 * chr(9)}\t{label}" for label in ("neutral", "contradiction")]
@@ -135,7 +133,7 @@ def test_mnli_has_two_dev_files(tmp_path: Path) -> None:
     assert task.config_variant == "from scratch, chosen on dev"
 
 
-def test_scores_are_learned_as_shares_of_the_best(tmp_path: Path) -> None:
+def test_scores_are_learned_as_shares_of_the_best(tmp_path):
     lines = [f"{i}\tm\tn\t2012\t17\tx\tx\ta\tb\t{score}" for i, score in enumerate((0.0, 2.5, 5.0))]
     for split in ("train", "dev"):
         write_table(tmp_path / "glue/STS-B", "stsb", *lines, file=split)
@@ -146,7 +144,7 @@ def test_scores_are_learned_as_shares_of_the_best(tmp_path: Path) -> None:
     assert task.baselines() == {"mean": {"pearson": 0.0, "spearman": 0.0}}
 
 
-def test_preset_paper_continues_the_pretrainings_network() -> None:
+def test_preset_paper_continues_the_pretrainings_network():
     """No option needs to be repeated by hand; TransNormer's have their own norm, feed-forward map and positions."""
     chosen = ["preset=paper", "pattern=NS", "attention=transnormer_t1"]
     before = compose(["task=mlm", "dataset=wikitext103", "backbone=roberta", *chosen])["backbone"]
@@ -164,7 +162,7 @@ SMOKE = ["preset=smoke", "device=cpu", "pattern=NS", "attention=vanilla"]
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(tmp_path_factory):
     """A folder with a run of ``mlm`` in preset smoke."""
     folder = tmp_path_factory.mktemp("results")
     assert main(["run", "task=mlm", "dataset=synthetic", *SMOKE, f"results_dir={folder}"]) == 0
@@ -176,7 +174,7 @@ def hash_of(place: Path, *options: str) -> str:
     return Cell.from_config(compose(cell)).hash
 
 
-def test_training_starts_from_its_weights_and_its_dictionary(results: Path, tmp_path: Path) -> None:
+def test_training_starts_from_its_weights_and_its_dictionary(results, tmp_path):
     """Without a step the tables and layers are those of the run; RTE's other words are split into letters."""
     [pretrained] = results.glob("*.json")
     arguments = ["run", "task=glue", "dataset=rte", *SMOKE, f"task.pretrained={results}", "trainer.max_steps=0"]
@@ -197,7 +195,7 @@ def test_training_starts_from_its_weights_and_its_dictionary(results: Path, tmp_
     assert record["data"]["dictionary"]["pretraining"] == {name: data[name] for name in ("books", "tokens")}
 
 
-def test_a_cell_is_of_the_weights_that_it_starts_from(results: Path, tmp_path: Path) -> None:
+def test_a_cell_is_of_the_weights_that_it_starts_from(results, tmp_path):
     other = shutil.copytree(results, tmp_path / "other")
     [record] = other.glob("*.json")
     weights = record.with_suffix("") / "weights.pt"
@@ -219,6 +217,6 @@ def test_a_cell_is_of_the_weights_that_it_starts_from(results: Path, tmp_path: P
         (["backbone.activation=relu", "backbone.num_heads=2"], "add backbone.num_heads=4 backbone.activation=gelu"),
     ],
 )
-def test_another_network_is_refused(options: list[str], message: str, results: Path) -> None:
+def test_another_network_is_refused(options, message, results):
     with pytest.raises(UserError, match=message):
         hash_of(results, *options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from tasks.corpus.books import folder_books, wikitext
 from tasks.corpus.facts import Facts
 from tasks.corpus.tokens import END, NUM_SPECIAL, PAD, UNKNOWN_ENTRY, Corpus, read_corpus
 from tasks.lm.recurrent import BookChunks, RecurrentLMTask
-from tasks.lm.task import LM
 from tasks.means import masked_mean
 from tests.helpers.backbones.records import RECORDS, small
 from tests.helpers.tasks.layouts import ARTICLE, TEXT, write_books, write_wikitext
@@ -29,7 +27,7 @@ from tests.helpers.tasks.records import in_order, network, ready
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
+def corpus(tmp_path):
     return read_corpus(folder_books(write_books(tmp_path, book5="Word\n")), tokenizer=None, vocab_size=300)
 
 
@@ -37,7 +35,7 @@ def stream(corpus: Corpus, split: str) -> np.ndarray:
     return corpus.read(split, 0, len(corpus.files[split]))
 
 
-def test_tokens_are_lines_with_their_ends_and_the_dictionary_has_what_occurs_in_training(corpus: Corpus) -> None:
+def test_tokens_are_lines_with_their_ends_and_the_dictionary_has_what_occurs_in_training(corpus):
     train, test = (stream(corpus, split) for split in ("train", "test"))
     text = TEXT * 8 + "Another book, of ten words or more, so it stays.\n" * 6
     assert train.tolist().count(END) == len(text.splitlines())
@@ -50,7 +48,7 @@ def test_tokens_are_lines_with_their_ends_and_the_dictionary_has_what_occurs_in_
 
 
 @pytest.mark.parametrize("overlap", [0, 1, 5])
-def test_blocks_cover_every_token_once(corpus: Corpus, overlap: int) -> None:
+def test_blocks_cover_every_token_once(corpus, overlap):
     blocks = Blocks(corpus, "test", 7, overlap=overlap)
     items, expected = [blocks[i].tolist() for i in range(len(blocks))], stream(corpus, "test").tolist()
     new = [item[1:] if number == 0 else item[1 + overlap :] for number, item in enumerate(items)]
@@ -62,7 +60,7 @@ def test_blocks_cover_every_token_once(corpus: Corpus, overlap: int) -> None:
 
 
 @pytest.mark.parametrize("length", [5, 30])
-def test_packed_lines_are_whole_where_they_fit(corpus: Corpus, length: int) -> None:
+def test_packed_lines_are_whole_where_they_fit(corpus, length):
     pages, tokens = PackedLines(corpus, "train", length), stream(corpus, "train")
     rows = [pages.__getitems__([i])[0].tolist() for i in range(len(pages))]
     assert [t for row in rows for t in row] == tokens.tolist()
@@ -92,9 +90,7 @@ class Bigram(Backbone):
 @torch.no_grad()
 @pytest.mark.parametrize("tokenizer", ["words", None])
 @pytest.mark.parametrize("dataset", ["pg19", "wikitext103"])
-def test_perplexities_are_likelihoods_per_token_and_per_word(
-    dataset: str, tokenizer: str | None, tmp_path: Path
-) -> None:
+def test_perplexities_are_likelihoods_per_token_and_per_word(dataset, tokenizer, tmp_path):
     """Whatever the tokenizer, the batch and the overlap; of all tokens, and of those that end a repeated bigram."""
     (write_books if dataset == "pg19" else write_wikitext)(tmp_path)
     task = ready("lm", tmp_path, dataset=dataset, tokenizer=tokenizer, overlap=5, evaluation_batch_size=3)
@@ -120,14 +116,14 @@ def test_perplexities_are_likelihoods_per_token_and_per_word(
         assert scores[name] == pytest.approx(expected, rel=1e-4, nan_ok=True)
 
 
-def test_the_baseline_is_the_share_in_training(tmp_path: Path) -> None:
+def test_the_baseline_is_the_share_in_training(tmp_path):
     task = ready("lm", write_books(tmp_path))
     counts = task.corpus.counts + 1.0
     expected = math.exp(-np.log(counts / counts.sum())[stream(task.corpus, "test")].mean())
     assert task.baselines()["unigram"]["ppl"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_words_of_wikitext_are_tokens_and_lines_have_ends(tmp_path: Path) -> None:
+def test_words_of_wikitext_are_tokens_and_lines_have_ends(tmp_path):
     corpus = ready("lm", write_wikitext(tmp_path), dataset="wikitext103").corpus
     assert corpus.words == {"train": 40 * 26, "validation": 3 * 26, "test": 5 * 26 + 4}
     assert len(corpus.files["validation"]) == corpus.words["validation"]  # one token per word, and one per line
@@ -138,12 +134,12 @@ def test_words_of_wikitext_are_tokens_and_lines_have_ends(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("ending", "name"), [("wiki.{}.raw", "wikitext-103-raw"), ("{}.txt", "wikitext-103")])
-def test_wikitext_of_either_kind_is_found(tmp_path: Path, ending: str, name: str) -> None:
+def test_wikitext_of_either_kind_is_found(tmp_path, ending, name):
     assert list(wikitext("wikitext103", write_wikitext(tmp_path, ending, name)).read("validation")) == [ARTICLE * 3]
 
 
 @pytest.mark.slow
-def test_wikitext_has_the_published_counts(tmp_path: Path, samples: Path) -> None:
+def test_wikitext_has_the_published_counts(tmp_path, samples):
     """217,646 and 245,569, of the sample of WikiText-2, whose evaluation articles are those of WikiText-103."""
     for split, source in (("train", "valid"), ("valid", "valid"), ("test", "test")):
         (tmp_path / f"{split}.txt").write_bytes((samples / "wikitext" / f"{source}.txt").read_bytes())
@@ -152,7 +148,7 @@ def test_wikitext_has_the_published_counts(tmp_path: Path, samples: Path) -> Non
     assert task.corpus.words["test"] == 245_569 == len(task.corpus.files["test"])
 
 
-def test_a_context_past_the_positions_is_not_possible(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_context_past_the_positions_is_not_possible(tmp_path, caplog):
     task = ready("lm", write_books(tmp_path))
     backbone = RECORDS["gpt2"].build("gpt2", max_length=16, vocab_size=task.corpus.size)
     with torch.no_grad():
@@ -164,11 +160,11 @@ def test_a_context_past_the_positions_is_not_possible(tmp_path: Path, caplog: py
 
 
 @pytest.fixture(scope="module")
-def generated() -> LM:
+def generated():
     return ready("lm", None, block_len=128)
 
 
-def test_the_loss_is_that_of_the_answers(generated: LM) -> None:
+def test_the_loss_is_that_of_the_answers(generated):
     backbone = Bigram(generated.corpus.size)
     backbone.table.data.zero_()
     backbone.table.data[:, Facts.of(generated.corpus).is_answer] = 20.0  # every thing as likely as any other
@@ -179,7 +175,7 @@ def test_the_loss_is_that_of_the_answers(generated: LM) -> None:
     assert (scores["ppl"], scores["ppl_near"]) == (pytest.approx(16.0, abs=1e-2),) * 2
 
 
-def test_a_window_knows_what_was_told_within_it(generated: LM) -> None:
+def test_a_window_knows_what_was_told_within_it(generated):
     baselines = generated.baselines()
     assert baselines["look_up_0"]["ppl"] == pytest.approx(16.0)
     assert baselines["look_up_128"]["ppl"] == pytest.approx(1.0)
@@ -188,7 +184,7 @@ def test_a_window_knows_what_was_told_within_it(generated: LM) -> None:
     assert baselines["look_up_16"]["ppl_far"] == pytest.approx(16.0)
 
 
-def test_distances_are_to_the_fact_or_to_the_same_answer(generated: LM) -> None:
+def test_distances_are_to_the_fact_or_to_the_same_answer(generated):
     text = " annalamp borisring anna lamp boris ring anna lamp borisring boris ring clara coin"
     ids = generated.corpus.tokenizer.encode(text).ids
     found = list(Facts.of(generated.corpus).distances(generated.corpus.dictionary[ids].tolist()))
@@ -197,15 +193,13 @@ def test_distances_are_to_the_fact_or_to_the_same_answer(generated: LM) -> None:
     assert found[-1][1] > 128
 
 
-def test_answers_need_their_words() -> None:
+def test_answers_need_their_words():
     with pytest.raises(UserError, match="vocab_size to 800"):
         ready("lm", None, vocab_size=300)
 
 
 @pytest.mark.parametrize("name", ["lm", "mlm"])
-def test_losses_and_gradients_are_those_of_all_logits(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_and_gradients_are_those_of_all_logits(name, tmp_path, monkeypatch):
     task = ready(name, write_books(tmp_path))
     monkeypatch.setattr(few_logits, "AT_ONCE", 300)
     net, batch, results = network(name, task).eval(), task.training_set.__getitems__([0, 1]), []
@@ -220,7 +214,7 @@ def test_losses_and_gradients_are_those_of_all_logits(
         assert task.loss(Bigram(task.corpus.size), batch).isfinite()  # of a network that gives logits alone
 
 
-def test_a_masked_mean_is_that_of_the_selected_values_whatever_the_others() -> None:
+def test_a_masked_mean_is_that_of_the_selected_values_whatever_the_others():
     x = torch.randn(3, 5, 4)
     mask = torch.tensor([[True, False, True, True, False], [False] * 5, [True] * 5])
     torch.testing.assert_close(masked_mean(x.masked_fill(~mask[..., None], torch.nan), mask), x[mask].mean())
@@ -233,7 +227,7 @@ LENGTH = 16
 
 
 @pytest.fixture
-def recurrent(tmp_path: Path) -> RecurrentLMTask:
+def recurrent(tmp_path):
     folder = write_books(tmp_path)
     (folder / "test" / "6.txt").write_text(TEXT * 3 + "It ends within a block.\n")
     return ready("lm_recurrent", folder)
@@ -247,7 +241,7 @@ def with_large_weights(task: RecurrentLMTask) -> GPT2:
     return backbone
 
 
-def test_blocks_are_the_books_and_begin_with_them(recurrent: RecurrentLMTask) -> None:
+def test_blocks_are_the_books_and_begin_with_them(recurrent):
     blocks = BookChunks(recurrent.corpus, "test", LENGTH)
     tokens, begins = blocks.__getitems__(list(range(len(blocks))))
     assert tokens[:, 1:][tokens[:, 1:] != PAD].tolist() == stream(recurrent.corpus, "test").tolist()
@@ -259,7 +253,7 @@ def test_blocks_are_the_books_and_begin_with_them(recurrent: RecurrentLMTask) ->
     assert torch.equal(tokens[follows, 0], tokens[follows - 1, -1])
 
 
-def test_a_row_of_a_batch_goes_on_where_it_ended_and_nothing_is_read_twice() -> None:
+def test_a_row_of_a_batch_goes_on_where_it_ended_and_nothing_is_read_twice():
     shares = Shares.cut(num_items=23, batch_size=4, micro_batch_size=2)
     order = StepBatches(num_items=23, shares=shares, num_steps=10, seed=3, in_rows=True)
     drawn = [item for draw in order for item in draw.indices]
@@ -286,7 +280,7 @@ def by_hand(task: RecurrentLMTask, backbone: GPT2, length: int, remembered: int)
 
 
 @torch.no_grad()
-def test_perplexity_is_that_of_each_book_alone_whatever_the_batch(recurrent: RecurrentLMTask) -> None:
+def test_perplexity_is_that_of_each_book_alone_whatever_the_batch(recurrent):
     backbone = with_large_weights(recurrent)
     recurrent.evaluation_batch_size = 2
     found = recurrent.evaluate(backbone, in_order)
@@ -295,7 +289,7 @@ def test_perplexity_is_that_of_each_book_alone_whatever_the_batch(recurrent: Rec
     assert len({*found.values()}) == len(found)
 
 
-def test_training_goes_on_from_the_block_before_and_forgets_at_a_book(recurrent: RecurrentLMTask) -> None:
+def test_training_goes_on_from_the_block_before_and_forgets_at_a_book(recurrent):
     backbone, blocks = with_large_weights(recurrent), BookChunks(recurrent.corpus, "train", LENGTH)
     first = int(blocks.firsts[1])
     _, mems = recurrent.recurrent_loss(backbone, blocks.__getitems__([0, first - 1]), None)
@@ -310,7 +304,7 @@ def test_training_goes_on_from_the_block_before_and_forgets_at_a_book(recurrent:
     assert fresh.item() != pytest.approx(loss.item())
 
 
-def test_answers_of_generated_books_are_looked_up_in_the_block_before() -> None:
+def test_answers_of_generated_books_are_looked_up_in_the_block_before():
     task = ready("lm_recurrent", None, block_len=64, memory_length=64)
     baselines = task.baselines()
     assert baselines["look_up_128"]["ppl"] == pytest.approx(1.0)

@@ -36,12 +36,12 @@ def read(dataset: str, root: Path, **options: Any) -> dict[str, list[Example]]:
     }
 
 
-def test_trees(tmp_path: Path) -> None:
+def test_trees(tmp_path):
     expected = {split: [*trees] for split, trees in listops.generated_trees(TREES, (20, 5, 5)).read()}
     assert read("listops", write_trees(tmp_path)) == expected
 
 
-def test_reviews(tmp_path: Path) -> None:
+def test_reviews(tmp_path):
     """A tenth of the training split is held out, or the test split chooses too, as published."""
     found = read("text", write_reviews(tmp_path))
     assert {split: len(rows) for split, rows in found.items()} == {"train": 18, "validation": 2, "test": 20}
@@ -54,13 +54,13 @@ def test_reviews(tmp_path: Path) -> None:
     assert len(published["train"]) == 20
 
 
-def test_pairs_of_papers(tmp_path: Path) -> None:
+def test_pairs_of_papers(tmp_path):
     found = read("retrieval", write_papers(tmp_path))
     assert found["train"][3] == ((b'the "train 3', b"and 'another 3"), 1)
     assert [len(found[split]) for split in ("train", "validation", "test")] == [4, 2, 2]
 
 
-def test_photographs(tmp_path: Path) -> None:
+def test_photographs(tmp_path):
     folder = write_batches(tmp_path) / "cifar-10-batches-py"
     found = read("image", tmp_path)
     assert [len(found[split]) for split in ("train", "validation", "test")] == [18, 2, 3]
@@ -72,7 +72,7 @@ def test_photographs(tmp_path: Path) -> None:
     assert white.min() == white.max() == 255
 
 
-def test_paths(tmp_path: Path) -> None:
+def test_paths(tmp_path):
     folder = write_paths(tmp_path, "pathfinder128", 128) / "lra_release/lra_release/pathfinder128"
     (folder / "curv_contour_length_14/imgs/0/sample_3.png").write_bytes(b"")  # the release has such a file
     found = read("pathx", tmp_path, side=128)
@@ -85,7 +85,7 @@ def test_paths(tmp_path: Path) -> None:
 # --- protocol -------------------------------------------------------------------------------------------------------
 
 
-def test_preset_paper_is_the_published_training() -> None:
+def test_preset_paper_is_the_published_training():
     """Skyformer's src/config.py: batch, warm-up and rate of each task, 50,000 steps of all; and its network."""
     published = {"listops": (32, 1000, 1e-4), "text": (32, 80, 1e-4), "retrieval": (16, 800, 2e-4)}
     published |= {"image": (256, 175, 1e-4), "pathfinder": (128, 312, 2e-4)}
@@ -100,7 +100,7 @@ def test_preset_paper_is_the_published_training() -> None:
         assert (task["brackets"], task["zero_pixel_is_padding"], task["validation_split"]) == ("kept", False, "train")
 
 
-def test_a_pair_is_read_by_one_network() -> None:
+def test_a_pair_is_read_by_one_network():
     """Equal sequences give [a, a, a * a, 0]."""
     net: Any = build_backbone("encoder", pattern="NS", vocab_size=9, max_length=8, num_classes=2, pairs=True).eval()
     a, b = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[5, 6, 0]])
@@ -115,7 +115,7 @@ def test_a_pair_is_read_by_one_network() -> None:
 
 
 @torch.no_grad()
-def test_scores_are_percent_of_the_whole_part() -> None:
+def test_scores_are_percent_of_the_whole_part():
     task = ready("lra")
     net, rows = network("lra", task).eval(), task.splits["test"]
     right = task.logits(net, rows.__getitems__(list(range(len(rows))))).argmax(-1) == rows.labels
@@ -125,7 +125,7 @@ def test_scores_are_percent_of_the_whole_part() -> None:
     assert task.loss(net, batch).item() == pytest.approx(-likelihoods.mean().item())
 
 
-def test_dropped_brackets_are_not_seen_and_what_is_cut_comes_after() -> None:
+def test_dropped_brackets_are_not_seen_and_what_is_cut_comes_after():
     kept, dropped = ready("lra"), ready("lra", brackets="dropped")
     symbols, rows = kept.splits["test"].text(0), dropped.splits["test"]
     assert rows.seen(0).tolist() == [symbol for symbol in symbols if symbol != listops.CLOSE]
@@ -135,7 +135,7 @@ def test_dropped_brackets_are_not_seen_and_what_is_cut_comes_after() -> None:
     assert (ids - 1).tolist() == [symbol for symbol in symbols if symbol != listops.CLOSE][:4]
 
 
-def test_black_as_padding_is_not_attended_to() -> None:
+def test_black_as_padding_is_not_attended_to():
     sizes: dict[str, Any] = {"side": 16, "segments": 4, "examples": 8, "test_examples": 4}
     task = ready("lra", dataset="pathfinder_synthetic", zero_pixel_is_padding=True, **sizes)
     ids = task.splits["train"].__getitems__([0, 1]).texts[0]
@@ -151,7 +151,7 @@ def test_black_as_padding_is_not_attended_to() -> None:
 # --- generated data -------------------------------------------------------------------------------------------------
 
 
-def test_trees_are_in_one_split_and_baselines_read_the_root_and_the_digits_below_it() -> None:
+def test_trees_are_in_one_split_and_baselines_read_the_root_and_the_digits_below_it():
     task = ready("lra")
     texts = [rows.text(row).tobytes() for rows in task.splits.values() for row in range(len(rows))]
     assert len({*texts}) == len(texts) == 800
@@ -163,7 +163,7 @@ def test_trees_are_in_one_split_and_baselines_read_the_root_and_the_digits_below
     assert found["majority"] < found["root_operator"] < found["root_and_digits"] < 90
 
 
-def test_a_dash_is_drawn_as_by_the_original() -> None:
+def test_a_dash_is_drawn_as_by_the_original():
     """Of length 2 and thickness 0.5 to the right and downwards, by snakes.draw_line_n_mask of ab9c130."""
     picture, mask = dash(2, 0.5, 1, 0.0), dash(2, 0.5, 1, 0.0, around=1)
     assert picture[4] == pytest.approx([0, 0, 0.01, 0, 0.4, 0.53, 0.45, 0, 0], abs=0.006)
@@ -172,7 +172,7 @@ def test_a_dash_is_drawn_as_by_the_original() -> None:
     assert down[:, 4] == pytest.approx([0, 0, 0.01, 0, 0.4, 0.58, 0.45, 0, 0], abs=0.006)
 
 
-def test_labels_say_whether_one_contour_has_both_discs() -> None:
+def test_labels_say_whether_one_contour_has_both_discs():
     """Without distractors and far from each other, contours are what a wide enough brush joins."""
     wide = replace(PATHX, segments=4, distractors=0, seed_distance=24)
     pictures, labels = paint(np.random.default_rng(2), wide, 12)

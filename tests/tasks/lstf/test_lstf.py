@@ -35,9 +35,7 @@ OFFICIAL: list[tuple[str, str, list[str], int, str, tuple[int, int, int]]] = [
 
 
 @pytest.mark.parametrize(("dataset", "file", "columns", "rows", "freq", "splits"), OFFICIAL)
-def test_official_split_and_window_counts(
-    dataset: str, file: str, columns: list[str], rows: int, freq: str, splits: tuple[int, int, int], tmp_path: Path
-) -> None:
+def test_official_split_and_window_counts(dataset, file, columns, rows, freq, splits, tmp_path):
     put_series(tmp_path / file, columns, rows, freq=freq)
     task = ready(tmp_path, dataset=dataset, features="S", seq_len=101, label_len=17, pred_len=59)
     assert task.series.split == splits
@@ -53,7 +51,7 @@ def test_official_split_and_window_counts(
         np.testing.assert_allclose(windows[len(windows) - 1]["future"][:, 0], values[stop - 59 : stop], atol=1e-5)
 
 
-def test_standardization_is_of_the_training_rows_and_only_centers_what_is_constant() -> None:
+def test_standardization_is_of_the_training_rows_and_only_centers_what_is_constant():
     """The deviation of a constant channel is not 0, but the rounding error of its mean."""
     values = np.random.default_rng(3).normal(5, 2, size=(2000, 2))
     values[:, 1] = 14.62
@@ -66,13 +64,13 @@ def test_standardization_is_of_the_training_rows_and_only_centers_what_is_consta
     assert found[[0, -1], 1] == pytest.approx([0.0, 0.01], abs=1e-6)
 
 
-def test_the_target_comes_last(tmp_path: Path) -> None:
+def test_the_target_comes_last(tmp_path):
     put_series(tmp_path / "ETTh1.csv", ["OT", *ETT[:-1]], 14_400)
     frame = pd.read_csv(tmp_path / "ETTh1.csv")
     assert np.array_equal(read_series("etth1", tmp_path).values, frame[ETT])
 
 
-def test_calendar_features_by_hand() -> None:
+def test_calendar_features_by_hand():
     dates = pd.DatetimeIndex(["2016-07-01 00:00", "2017-12-31 23:45", "2020-12-31 12:15", "2018-01-01 05:00"])
     expected = [  # Friday, Sunday, Thursday of a leap year (366th day), Monday; minutes play no part
         [0 / 23, 4 / 6, 0 / 30, 182 / 365],
@@ -83,7 +81,7 @@ def test_calendar_features_by_hand() -> None:
     np.testing.assert_allclose(calendar_features(dates), np.array(expected) - 0.5, atol=1e-6)
 
 
-def test_dates_of_other_forms(tmp_path: Path) -> None:
+def test_dates_of_other_forms(tmp_path):
     """With a time zone, whose offset changes with summer time, those in UTC; American ones in the file of weather."""
     put_series(tmp_path / "ETTh1.csv", ETT, 14_400)
     expected = read_series("etth1", tmp_path)
@@ -96,7 +94,7 @@ def test_dates_of_other_forms(tmp_path: Path) -> None:
     np.testing.assert_allclose(afternoon + 0.5, [14 / 23, 5 / 6, 15 / 30, 197 / 365], atol=1e-6)
 
 
-def test_questions_of_generated_windows_have_scores_of_their_own() -> None:
+def test_questions_of_generated_windows_have_scores_of_their_own():
     names = [metric.name for metric in ready(seq_len=past_length(6), label_len=6, pred_len=horizon(6)).metrics]
     assert names == ["mse", "mae", "mse_direct", "mse_lookup", "mse_long_lookup"]
 
@@ -111,7 +109,7 @@ def own(folder: Path, *, time: str = "", **options: object) -> LSTF:
     return ready(dataset="my_power", seq_len=3, label_len=2, pred_len=1, **source)
 
 
-def test_a_series_of_a_user_has_its_columns_split_and_interval(tmp_path: Path) -> None:
+def test_a_series_of_a_user_has_its_columns_split_and_interval(tmp_path):
     task = own(tmp_path, source_target="load", source_columns=["wind"], source_split=[0.5, 0.25, 0.25])
     assert task.series.split == (20, 10, 10)
     assert task.series.steps_per_day == 48
@@ -129,7 +127,7 @@ def test_a_series_of_a_user_has_its_columns_split_and_interval(tmp_path: Path) -
         ({"time": "2020-01-01 10:01:00"}, "line 22, column 'time': .* is not 30 minutes after"),
     ],
 )
-def test_a_mistake_in_a_series_of_a_user_is_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_series_of_a_user_is_named(options, message, tmp_path):
     with pytest.raises(UserError, match=message):
         own(tmp_path, **options)
 
@@ -167,7 +165,7 @@ def standardized(task: LSTF) -> np.ndarray:
 
 
 @pytest.fixture
-def _plain_series(monkeypatch: pytest.MonkeyPatch) -> None:
+def _plain_series(monkeypatch):
     """Replace the generated episodes by one continuous series, in which a window starts at every row."""
     rows = np.arange(8_000)
     noise = np.random.default_rng(3).normal(size=(8_000, 7))
@@ -188,7 +186,7 @@ def errors(task: LSTF, split: int, forecasts: Any, windows: int | None = None) -
 
 @pytest.mark.usefixtures("_plain_series")
 @pytest.mark.parametrize("features", ["M", "S"])
-def test_scores_are_the_mean_over_all_windows_steps_and_channels(features: str) -> None:
+def test_scores_are_the_mean_over_all_windows_steps_and_channels(features):
     task, network = ready(features=features, evaluation_batch_size=500), Linear()
     with torch.no_grad():
         assert task.evaluate(network, in_order) == pytest.approx(errors(task, 2, linear_by_hand), rel=1e-5)
@@ -211,7 +209,7 @@ def last_day(task: LSTF, start: int) -> np.ndarray:
 
 @torch.no_grad()
 @pytest.mark.usefixtures("_plain_series")
-def test_the_published_protocol_leaves_out_what_does_not_fill_a_batch_of_32() -> None:
+def test_the_published_protocol_leaves_out_what_does_not_fill_a_batch_of_32():
     task = ready(test_windows="whole_batches", evaluation_batch_size=37)
     published, sound = errors(task, 2, linear_by_hand, 1_568), errors(task, 2, linear_by_hand)  # of 1,570
     assert abs(published["mse"] / sound["mse"] - 1) > 1e-4  # or the test would show nothing
@@ -223,7 +221,7 @@ def test_the_published_protocol_leaves_out_what_does_not_fill_a_batch_of_32() ->
 
 
 @pytest.mark.usefixtures("_plain_series")
-def test_the_linear_forecast_is_the_ridge_regression_of_each_channel() -> None:
+def test_the_linear_forecast_is_the_ridge_regression_of_each_channel():
     task = ready(seq_len=11, label_len=3, pred_len=2)
     values, starts = standardized(task), np.arange(5_600 - 12)
     past = torch.from_numpy(values[None, 6_000:6_011]).float()
@@ -240,7 +238,7 @@ def test_the_linear_forecast_is_the_ridge_regression_of_each_channel() -> None:
     [("etth1", 17.1283), ("etth2", 26.8720), ("ettm1", 17.1250), ("weather", 1.4067)],
 )
 @pytest.mark.slow
-def test_the_official_files(dataset: str, mean: float, samples: Path) -> None:
+def test_the_official_files(dataset, mean, samples):
     task = ready(samples, dataset=dataset, features="M")
     assert task.series.values[: task.series.split[0], -1].mean() == pytest.approx(mean, abs=2e-4)
     assert task.splits["train"].values.mean(dim=0).abs().max() < 1e-3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -28,7 +27,7 @@ class Lookup(Backbone):
         return self.table[tokens.flatten()[selected]]
 
 
-def test_what_is_hidden(tmp_path: Path) -> None:
+def test_what_is_hidden(tmp_path):
     task = ready("mlm", write_books(tmp_path))
     tokens = torch.randint(NUM_SPECIAL, len(task.corpus.counts), (400, 50))
     tokens[:, 37:] = PAD
@@ -46,7 +45,7 @@ def test_what_is_hidden(tmp_path: Path) -> None:
         assert task.hide(torch.tensor([[7, PAD, PAD]]), torch.Generator().manual_seed(seed))[1].tolist() == [0]
 
 
-def test_perplexity_is_the_likelihood_of_the_hidden_tokens(tmp_path: Path) -> None:
+def test_perplexity_is_the_likelihood_of_the_hidden_tokens(tmp_path):
     """Of the test split, or as published of the validation split."""
     task = ready("mlm", write_books(tmp_path))
     backbone = Lookup(task.mask + 1).eval()
@@ -69,7 +68,7 @@ def test_perplexity_is_the_likelihood_of_the_hidden_tokens(tmp_path: Path) -> No
     assert {metric.name: metric.primary for metric in task.metrics} == {"ppl": True, "ppl_test": False}
 
 
-def test_a_generated_page_hides_things_of_its_list() -> None:
+def test_a_generated_page_hides_things_of_its_list():
     generated = ready("mlm")
     pages = generated.splits["train"].__getitems__(list(range(200)))
     assert pages.shape == (200, 52)

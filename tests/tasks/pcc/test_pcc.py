@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ def clouds(seed: int = 0, n: int = 70, m: int = 110) -> tuple[Tensor, Tensor]:
     return (torch.randn(3, n, 3, generator=generator) * scale, torch.randn(3, m, 3, generator=generator) * scale)
 
 
-def test_gradients_are_those_of_the_full_matrix() -> None:
+def test_gradients_are_those_of_the_full_matrix():
     a, b = (x.double().requires_grad_() for x in clouds(1))
     weights = torch.rand(3, 70, dtype=torch.float64)
     (distances(a, b).sqrt() * weights).sum().backward()
@@ -35,7 +34,7 @@ def test_gradients_are_those_of_the_full_matrix() -> None:
     assert torch.autograd.grad(chamfer_l1(a, a.detach()).sum(), a)[0].isfinite().all()  # of a point on a point
 
 
-def test_identical_clouds_are_identical_away_from_the_origin() -> None:
+def test_identical_clouds_are_identical_away_from_the_origin():
     """Matrix products in float32 lose distances there."""
     cloud = torch.rand(1, 300, 3, generator=torch.Generator().manual_seed(0)) + 100.0
     assert torch.equal(nearest(cloud, cloud)[0], torch.arange(300))
@@ -44,13 +43,13 @@ def test_identical_clouds_are_identical_away_from_the_origin() -> None:
     assert f_score(cloud, cloud + 9.0).item() == 0.0
 
 
-def test_files_come_back(tmp_path: Path) -> None:
+def test_files_come_back(tmp_path):
     points = np.random.default_rng(1).normal(size=(17, 3)).astype(np.float32)
     for binary in (True, False):
         np.testing.assert_array_equal(read_pcd(write_pcd(tmp_path / "a.pcd", points, binary=binary)), points)
 
 
-def test_views_points_and_mirrors_are_drawn_in_training_only(tmp_path: Path) -> None:
+def test_views_points_and_mirrors_are_drawn_in_training_only(tmp_path):
     task = ready("pcc", write_pcn(tmp_path))
     filled, signs = set(), set()
     for seed in range(40):
@@ -74,7 +73,7 @@ class Shift(nn.Module):
         return partial, partial + 0.01
 
 
-def test_the_part_that_chooses_and_the_ones_that_are_scored(tmp_path: Path) -> None:
+def test_the_part_that_chooses_and_the_ones_that_are_scored(tmp_path):
     published = ready("pcc", write_pcn(tmp_path), validation_split="test")
     sound = ready("pcc", tmp_path)
     network: Any = Shift()
@@ -87,7 +86,7 @@ def test_the_part_that_chooses_and_the_ones_that_are_scored(tmp_path: Path) -> N
         assert task.validate(network, in_order) == pytest.approx(expected, rel=1e-5)
 
 
-def test_batch_norms_decay_by_epochs(tmp_path: Path) -> None:
+def test_batch_norms_decay_by_epochs(tmp_path):
     task = ready("pcc", write_pcn(tmp_path), batch_norm="decaying")
     network: Any = nn.Sequential(nn.BatchNorm1d(3))
     for epoch, momentum in ((0, 0.9), (21, 0.45), (10_000, 0.01)):
@@ -95,7 +94,7 @@ def test_batch_norms_decay_by_epochs(tmp_path: Path) -> None:
         assert network[0].momentum == pytest.approx(momentum)
 
 
-def test_mirror_images_of_a_view() -> None:
+def test_mirror_images_of_a_view():
     points = torch.tensor([[[1.0, 2.0, 3.0]]])
     assert mirrored(points)[0].tolist() == [[1, 2, 3], [-1, 2, 3], [1, 2, -3], [-1, 2, -3]]
     seen, complete = (torch.from_numpy(cloud)[None] for cloud in generate_shape(0))  # a table

@@ -45,7 +45,7 @@ def logits(dataset: str, pattern: str, **changes: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("pattern", [str(pattern) for pattern in Pattern])
 @pytest.mark.parametrize("dataset", FOUR)
-def test_an_answer_depends_on_what_the_pattern_shows(dataset: str, pattern: str) -> None:
+def test_an_answer_depends_on_what_the_pattern_shows(dataset, pattern):
     """All of the context in each; of the questions all (NS), those before (CS), itself (NC, CC); in CC an answer."""
     batch = small(dataset).splits["train"].__getitems__([0, 1, 2, 3])
     usual = logits(dataset, pattern)
@@ -70,7 +70,7 @@ def test_an_answer_depends_on_what_the_pattern_shows(dataset: str, pattern: str)
 
 @torch.no_grad()
 @pytest.mark.parametrize("dataset", TASKS.get("probe").datasets)
-def test_scores_are_shares_of_answers_and_of_examples(dataset: str) -> None:
+def test_scores_are_shares_of_answers_and_of_examples(dataset):
     task = small(dataset)
     net = network(task, "CS")
     scores, made = task.evaluate(net, in_order), task.splits["test"].batch
@@ -81,14 +81,14 @@ def test_scores_are_shares_of_answers_and_of_examples(dataset: str) -> None:
     assert 0.0 <= task.baselines()["commonest"]["accuracy"] < 0.6
 
 
-def test_the_commonest_value_told_is_no_filler() -> None:
+def test_the_commonest_value_told_is_no_filler():
     task = Probe(dataset="recall", vocab_size=4, pairs=4, distance=50, examples=10, test_examples=400)
     task.setup(None)
     found = task.baselines()["most_frequent_in_context"]["accuracy"]
     assert 0.45 < found < 0.6  # of 4 in 4 the commonest has 2.1 on average
 
 
-def test_horizon() -> None:
+def test_horizon():
     """Of sequences of other lengths it is theirs."""
     right = np.ones((10, 6))
     assert horizon(right.mean(axis=0)) == 6

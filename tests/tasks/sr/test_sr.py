@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -16,7 +14,7 @@ from tests.helpers.tasks.layouts import write_faces
 from tests.helpers.tasks.records import in_order, ready
 
 
-def test_noise_is_added_between_the_levels() -> None:
+def test_noise_is_added_between_the_levels():
     diffusion = Diffusion(40)
     image = torch.randn(500, 3, 4, 4)
     noisy, noise, level = diffusion.noisy(image)
@@ -28,7 +26,7 @@ def test_noise_is_added_between_the_levels() -> None:
     assert len(gaps.unique()) == 40  # every step's gap is hit
 
 
-def test_sampling_with_the_true_noise_finds_the_image() -> None:
+def test_sampling_with_the_true_noise_finds_the_image():
     """A network that knows the image names the noise exactly; the chain then ends at the image."""
     diffusion = Diffusion(30)
     image = torch.rand(2, 3, 4, 4) * 1.6 - 0.8
@@ -41,12 +39,12 @@ def test_sampling_with_the_true_noise_finds_the_image() -> None:
     torch.testing.assert_close(found, image, atol=1e-4, rtol=1e-3)
 
 
-def test_bytes_are_rounded() -> None:
+def test_bytes_are_rounded():
     x = torch.tensor([-1.2, -1.0, 0.0, 0.5, 1.0]).view(1, 1, 1, 5).expand(1, 3, 1, 5)
     assert to_uint8(x)[0, 0, :, 0].tolist() == [0, 0, 128, 191, 255]
 
 
-def test_both_layouts_give_the_same_pairs(tmp_path: Path) -> None:
+def test_both_layouts_give_the_same_pairs(tmp_path):
     task = ready("sr", write_faces(tmp_path))
     assert len(task.splits["train"]) == 3
     (tmp_path / "sr/ffhq_8_16/hr_16").rename(tmp_path / "sr/ffhq")
@@ -56,7 +54,7 @@ def test_both_layouts_give_the_same_pairs(tmp_path: Path) -> None:
     assert np.array_equal(task.splits["train"].blurred, other.splits["train"].blurred)
 
 
-def test_mirrors_are_drawn_for_both_images(tmp_path: Path) -> None:
+def test_mirrors_are_drawn_for_both_images(tmp_path):
     items = ready("sr", write_faces(tmp_path)).splits["train"]
     batch = items.__getitems__([1] * 20)
     flipped = [np.array_equal(image, items.truth[1][:, ::-1]) for image in to_uint8(batch["truth"])]
@@ -66,13 +64,13 @@ def test_mirrors_are_drawn_for_both_images(tmp_path: Path) -> None:
             assert np.array_equal(image, images[1][:, ::-1] if is_flipped else images[1])
 
 
-def test_other_shapes_are_cut_in_the_middle() -> None:
+def test_other_shapes_are_cut_in_the_middle():
     image = np.zeros((30, 60, 3), dtype=np.uint8)
     image[:, 15:45] = 200
     assert center_crop(image, 15)[:, [4, 7, 10]].min() == 200
 
 
-def test_the_published_scores_are_of_the_first_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_published_scores_are_of_the_first_images(tmp_path, monkeypatch):
     """And no others are sampled."""
     monkeypatch.setattr("tasks.sr.task.PUBLISHED_IMAGES", 3)
     task = ready("sr", write_faces(tmp_path, 7), num_held_out=5, scored_images="first_100", evaluation_batch_size=2)

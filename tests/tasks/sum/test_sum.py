@@ -1,9 +1,5 @@
 """Sum: files, lengths, likelihood, search, baselines, what the generator promises; tests/upstream has ROUGE."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -13,7 +9,7 @@ from tests.helpers.tasks.layouts import SOURCE, TARGET, write_pairs
 from tests.helpers.tasks.records import in_order, network, ready
 
 
-def test_lines_become_documents_and_summaries(tmp_path: Path) -> None:
+def test_lines_become_documents_and_summaries(tmp_path):
     pairs = list(find_pairs("multi_news", None, write_pairs(tmp_path)).read("val"))
     assert len(pairs) == 6
     assert pairs[2][0] == "First one. It goes on. \n More here. ||||| Second one. It ends. Number 2 of val."
@@ -21,7 +17,7 @@ def test_lines_become_documents_and_summaries(tmp_path: Path) -> None:
     assert clean("a story_separator_special_tag b") == "a ||||| b"
 
 
-def test_tokens_are_cut_and_framed(tmp_path: Path) -> None:
+def test_tokens_are_cut_and_framed(tmp_path):
     task = ready("sum", write_pairs(tmp_path))
     batch = task.splits["train"].__getitems__([3, 0])
     assert batch["source"].shape == (2, 20)
@@ -35,17 +31,17 @@ def test_tokens_are_cut_and_framed(tmp_path: Path) -> None:
     assert text == clean(f"{SOURCE} Number 3 of train.")
 
 
-def test_rouge_of_nothing() -> None:
+def test_rouge_of_nothing():
     assert rouge([("a b c", "")])["rouge1"] == 0.0
     assert rouge([("empty", "")])["rouge1"] == 100.0  # '<empty>' as published
 
 
-def test_sentences_are_split_by_the_rule() -> None:
+def test_sentences_are_split_by_the_rule():
     text = 'He said "Stop." Then 3 left! – Why? in vain.\nNew line e.g. here'
     assert split_sentences(text) == ['He said "Stop.', "Then 3 left!", "– Why? in vain.", "New line e.g. here"]
 
 
-def test_validation_is_the_likelihood_of_the_tokens(tmp_path: Path) -> None:
+def test_validation_is_the_likelihood_of_the_tokens(tmp_path):
     folder = write_pairs(tmp_path)
     (folder / "sum/val.src.cleaned").write_text("Short.\n" + f"{SOURCE}\n" * 5)  # padded in a batch
     task = ready("sum", folder, source_len=500)
@@ -62,11 +58,11 @@ def test_validation_is_the_likelihood_of_the_tokens(tmp_path: Path) -> None:
     assert score == pytest.approx(total / count, rel=1e-4)
 
 
-def test_right_words_are_counted_at_their_places() -> None:
+def test_right_words_are_counted_at_their_places():
     assert right_words(["a b c d", "a b c d"], ["a x c d", "a b"], slice(1, 4)) == pytest.approx(100 * 3 / 6)
 
 
-def test_baselines_are_first_sentences_and_another_summary(tmp_path: Path) -> None:
+def test_baselines_are_first_sentences_and_another_summary(tmp_path):
     assert lead("One is here. Two.\nThree. ||||| Four comes! Five.") == "One is here. Four comes!"
     task = ready("sum", write_pairs(tmp_path))
     references = [reference for _, reference in task.splits["test"].read_texts()]
@@ -74,7 +70,7 @@ def test_baselines_are_first_sentences_and_another_summary(tmp_path: Path) -> No
     assert task.baselines()["another_summary"] == expected
 
 
-def test_empty_examples_can_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_empty_examples_can_be_left_out(tmp_path, caplog):
     folder = write_pairs(tmp_path)
     (folder / "sum" / "train.src.cleaned").write_text("a\n ||||| \nc\nd\n\nf\n")
     (folder / "sum" / "train.tgt").write_text("a\nb\nc\n\ne\nf\n")

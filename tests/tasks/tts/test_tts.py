@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from tests.helpers.tasks.records import in_order, network, ready
 from tests.tasks.test_files import GOOD
 
 
-def test_targets_are_rounded_durations_and_normalized_frames_in_groups_of_four(tmp_path: Path) -> None:
+def test_targets_are_rounded_durations_and_normalized_frames_in_groups_of_four(tmp_path):
     task = ready("tts", write_clips(tmp_path))
     train, scale = task.splits["train"], task.scale
     first, batch = train.utterances[0], train.__getitems__([0, 1])
@@ -43,14 +42,14 @@ def test_targets_are_rounded_durations_and_normalized_frames_in_groups_of_four(t
     np.testing.assert_allclose(grouped[: len(first.mel)].numpy(), scale.normal(np.asarray(first.mel)), atol=1e-6)
 
 
-def test_splits() -> None:
+def test_splits():
     names = [f"LJ00{c}-{i:04d}" for c in (1, 2, 3, 4, 5) for i in range(2)]
     chapters = {split: sorted({int(name[4]) for name in clips}) for split, clips in split_by_chapter(names).items()}
     assert chapters == {"train": [4, 5], "dev": [3], "test": [1, 2]}
     assert {k: len(v) for k, v in split_at_end(names, 3).items()} == {"train": 4, "dev": 3, "test": 3}
 
 
-def test_the_losses_by_hand(tmp_path: Path) -> None:
+def test_the_losses_by_hand(tmp_path):
     given = 2
     task = ready("tts", write_clips(tmp_path), num_prompt_steps=given)
     batch = task.splits["train"].__getitems__([0, 3])
@@ -80,7 +79,7 @@ def test_the_losses_by_hand(tmp_path: Path) -> None:
         assert got == pytest.approx((expected + torch.stack(stops).mean()).item(), rel=1e-4)
 
 
-def test_what_is_given_is_not_scored(tmp_path: Path) -> None:
+def test_what_is_given_is_not_scored(tmp_path):
     task = ready("tts", write_clips(tmp_path), num_prompt_steps=2)
     backbone = network("tts", task, "transformer_tts").eval()
     backbone.prenet.dropout = 0.0
@@ -94,7 +93,7 @@ def test_what_is_given_is_not_scored(tmp_path: Path) -> None:
     assert [len(mel) for mel in spoken] == [12, 12]
 
 
-def test_durations_of_a_teacher(tmp_path: Path) -> None:
+def test_durations_of_a_teacher(tmp_path):
     """A record of a trained network gives every token its frames; the tokens are those of the text."""
     folder = write_clips(tmp_path / "data", alignments=False)
     with pytest.raises(UserError, match="Montreal Forced Aligner"):
@@ -112,13 +111,13 @@ def test_durations_of_a_teacher(tmp_path: Path) -> None:
     assert task.fingerprint()["teacher"] == record.stem
 
 
-def test_a_score_does_not_depend_on_the_precision_of_the_network() -> None:
+def test_a_score_does_not_depend_on_the_precision_of_the_network():
     expected = log_mel_power(tone())
     with torch.autocast("cpu", torch.bfloat16):
         assert np.array_equal(log_mel_power(tone()), expected)
 
 
-def test_attended_durations_by_hand() -> None:
+def test_attended_durations_by_hand():
     weights = torch.tensor([[0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [0.1, 0.2, 0.7]])
     assert attended_durations(weights, 11) == [8, 0, 3]
     assert aligned_tokens([WRITTEN[t] for t in ("AA1", "|", ".", "</s>")]) == [
@@ -126,7 +125,7 @@ def test_attended_durations_by_hand() -> None:
     ]
 
 
-def test_the_mean_sound_of_a_phoneme_by_hand() -> None:
+def test_the_mean_sound_of_a_phoneme_by_hand():
     """Frames 1, 2, 3, 5 of one phoneme and 7 of the other, in quarters; what was never heard is the mean frame."""
 
     def utterance(aligned: list[int], durations: list[int], levels: list[float], start: int = 0) -> Utterance:
@@ -142,7 +141,7 @@ def test_the_mean_sound_of_a_phoneme_by_hand() -> None:
 
 
 @pytest.mark.slow
-def test_real_clips(samples: Path) -> None:
+def test_real_clips(samples):
     wave = read_wave(samples / "tts" / "wavs" / "LJ001-0002.wav")
     mel, pitch, _ = features(wave)
     phones, _ = read_phones(samples / "tts" / "TextGrid" / "LJSpeech" / "LJ001-0002.TextGrid")
@@ -158,7 +157,7 @@ def test_real_clips(samples: Path) -> None:
 # --- features and text ----------------------------------------------------------------------------------------------
 
 
-def test_log_mel_against_numpy() -> None:
+def test_log_mel_against_numpy():
     wave = tone()
     mel, pitch, energy = features(wave)
     assert len(mel) == len(pitch) == len(energy) == 1 + len(wave) // HOP
@@ -173,7 +172,7 @@ def test_log_mel_against_numpy() -> None:
     assert all(np.isfinite(x).all() for x in features(np.zeros(5000, dtype=np.float32)))  # of silence
 
 
-def test_griffin_lim_comes_near_the_wave() -> None:
+def test_griffin_lim_comes_near_the_wave():
     mel, *_ = features(tone())
     again, *_ = features(griffin_lim(mel, iterations=32))
     length = min(len(mel), len(again))
@@ -181,11 +180,11 @@ def test_griffin_lim_comes_near_the_wave() -> None:
     assert np.abs(mel[:length] - again[:length])[loud].mean() < 0.5
 
 
-def test_vocabularies_have_the_published_sizes() -> None:
+def test_vocabularies_have_the_published_sizes():
     assert (len(phonemes.ARPABET), len(ALIGNED), len(WRITTEN)) == (69, 76, 80)
 
 
-def test_text_becomes_phonemes() -> None:
+def test_text_becomes_phonemes():
     tokens = written_tokens("In being modern, don't!")
     assert " ".join(tokens) == "IH0 N | B IY1 IH0 NG | M AA1 D ER0 N , | D OW1 N T !"
     for word in ("Blorptastique", "xqz", "Tulowitzki's", "well-known", "zhā"):
@@ -194,7 +193,7 @@ def test_text_becomes_phonemes() -> None:
 
 
 @pytest.mark.parametrize("text", ["born in 1963", "cats & dogs", "Straße"])
-def test_a_character_without_phonemes_is_refused(text: str) -> None:
+def test_a_character_without_phonemes_is_refused(text):
     with pytest.raises(UserError, match=f"the character '{phonemes.unspoken(text)}' of '{text}' has no phonemes"):
         written_tokens(text)
 
@@ -202,7 +201,7 @@ def test_a_character_without_phonemes_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "same"), [("ﬁnd", "find"), ("café", "cafe"), ("“Yes” – (no)", "Yes no"), ("don’t", "don't")]
 )
-def test_letters_in_other_forms_have_phonemes(text: str, same: str) -> None:
+def test_letters_in_other_forms_have_phonemes(text, same):
     assert written_tokens(text) == written_tokens(same)
 
 
@@ -219,11 +218,11 @@ PHONES = [Phone("HH", 0.1, 0.2), Phone("sp", 0.2, 0.3), Phone("AH0", 0.3, 0.5)]
         GOOD.replace("intervals [2]:", "intervals [2]").rstrip("\n").encode(),
     ],
 )
-def test_alignments_lose_their_outer_silence_in_every_dialect(content: bytes, tmp_path: Path) -> None:
+def test_alignments_lose_their_outer_silence_in_every_dialect(content, tmp_path):
     assert read_phones(put(tmp_path / "a.TextGrid", content)) == (PHONES, 0.6)
 
 
-def test_times_without_an_interval_are_silence(tmp_path: Path) -> None:
+def test_times_without_an_interval_are_silence(tmp_path):
     """Some programs do not write intervals without a phone."""
     path = put(tmp_path / "a.TextGrid", grid(("HH", 0.1, 0.2), ("AH0", 0.3, 0.5), end=0.6))
     assert [phone.name for phone in read_phones(path)[0]] == ["HH", "sil", "AH0"]

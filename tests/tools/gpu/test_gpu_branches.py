@@ -6,7 +6,6 @@ import dataclasses
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +40,7 @@ TABLE = list(read_csv(measurements.STORED))
 
 
 @pytest.fixture(autouse=True)
-def _cpu_called_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def _cpu_called_cuda(monkeypatch):
     calls: dict[str, Callable[..., Any]] = {
         **dict.fromkeys(
             ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_sync_debug_mode"), lambda *_: None
@@ -53,13 +52,13 @@ def _cpu_called_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurements, "capture_graph", lambda call: call)
 
 
-def test_launches_are_timed_one_by_one_and_as_a_graph() -> None:
+def test_launches_are_timed_one_by_one_and_as_a_graph():
     rows = list(measurements._launches(DEVICE, count=3))
     assert [name for name, _, unit in rows if unit == "us"] == ["launch", "launch in a graph"]
     assert all(value > 0 for _, value, _ in rows)
 
 
-def test_a_gpu_that_fails_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_fails_is_lost(monkeypatch):
     assert measurements.is_usable(DEVICE)
 
     def fail() -> None:
@@ -70,16 +69,14 @@ def test_a_gpu_that_fails_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
-def test_a_layer_is_checked(tmp_path: Path) -> None:
+def test_a_layer_is_checked(tmp_path):
     [row] = measurements.correctness("layer gla", DEVICE, tmp_path)
     assert row["passed"]
     assert row["error"] == pytest.approx(row["limit"] / MARGIN)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("item", supervisor.STEPS["kernels"].items)
-def test_the_table_of_backends_shows_the_rows_that_differ(
-    item: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_of_backends_shows_the_rows_that_differ(item, tmp_path, monkeypatch):
     """FlexAttention has rows of its own, of all patterns."""
     stored = {tuple(row[name] for name in ("attention", "pattern", "precision")): row for row in TABLE}
 
@@ -100,7 +97,7 @@ def test_the_table_of_backends_shows_the_rows_that_differ(
 
 
 @pytest.mark.filterwarnings("ignore:called a synchronizing")
-def test_training_steps_have_times_kernels_and_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_steps_have_times_kernels_and_waits(monkeypatch):
     """Kernels of 3 ms in two steps; a warning per forward pass in the first quarter of the steps."""
     event = SimpleNamespace(device_type=SimpleNamespace(name="CUDA"), is_user_annotation=False)
     event.time_range = SimpleNamespace(elapsed_us=lambda: 3000.0)
@@ -128,7 +125,7 @@ def test_training_steps_have_times_kernels_and_waits(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("item", supervisor.STEPS["costs"].items)
-def test_costs_have_a_row_per_form_and_length(item: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_have_a_row_per_form_and_length(item, tmp_path, monkeypatch):
     """Plans are checked; a form whose cost in a phase is missing has its status there."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(measurements, "measure", costs_of)
@@ -157,7 +154,7 @@ def costs_of(plan: Plan, **_: object) -> Iterator[Cost]:
             yield dataclasses.replace(cost, seconds=0.002, **facts, **texts)  # type: ignore[arg-type]
 
 
-def test_lm_has_the_size_of_the_paper() -> None:
+def test_lm_has_the_size_of_the_paper():
     """122,319,360 parameters (Table 14), blocks of 8,192 tokens, at least four."""
     with few_examples():
         cell = measurements.lm_cell("vanilla", (), "cpu")
@@ -168,7 +165,7 @@ def test_lm_has_the_size_of_the_paper() -> None:
     assert len(cell.task.training_set) >= 4  # type: ignore[arg-type]
 
 
-def test_a_run_of_table_3_that_is_stopped_is_out_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_table_3_that_is_stopped_is_out_of_time(tmp_path, monkeypatch):
     """Its configuration is that of preset paper, seed and data set are those of the item."""
     configs: list[Mapping[str, Any]] = []
 

@@ -42,7 +42,7 @@ def closure(requirements: list[str]) -> set[str]:
     return names
 
 
-def test_the_carried_wheels_are_what_the_machine_lacks() -> None:
+def test_the_carried_wheels_are_what_the_machine_lacks():
     """The dependencies, those of the kernels and of task tts, and third-party layers; nothing that is there already."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
@@ -51,7 +51,7 @@ def test_the_carried_wheels_are_what_the_machine_lacks() -> None:
     assert listed("gpu_wheels.txt") == wanted - closure(["torch"]) - listed("gpu_machine.txt")
 
 
-def test_the_tree_and_the_wheels_are_small() -> None:
+def test_the_tree_and_the_wheels_are_small():
     listing = ["git", "ls-files", "-z"]
     names = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=False).stdout.split("\0")
     if not names[0]:
@@ -71,9 +71,7 @@ def test_the_tree_and_the_wheels_are_small() -> None:
         ("gpu_train.sh", ["--cpu"], {"STEPS": "lm"}, "build --device cpu --seconds N --steps table3"),
     ],
 )
-def test_arguments_of_the_supervisor(
-    script: str, words: list[str], variables: dict[str, str], expected: str, tmp_path: Path
-) -> None:
+def test_arguments_of_the_supervisor(script, words, variables, expected, tmp_path):
     """Of a Python with torch and the project, which only notes them."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\n[ "$4" = tools.gpu.supervisor ] && echo "$@" >{tmp_path}/arguments; exit 0\n')
@@ -88,7 +86,7 @@ def test_arguments_of_the_supervisor(
 
 
 @pytest.mark.slow
-def test_all_steps_on_a_cpu(tmp_path: Path) -> None:
+def test_all_steps_on_a_cpu(tmp_path):
     command = ["make", "gpu", "DEVICE=cpu", f"OUT={tmp_path}", f"PYTHON={sys.executable}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -35,9 +35,7 @@ ITEMS = [
 """Items with their time, status, end of the error, and whether the next item is measured by the same process."""
 
 
-def test_an_item_costs_no_other_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_an_item_costs_no_other_one(tmp_path, monkeypatch, request):
     """All share a process as long as it works."""
     monkeypatch.setattr(supervisor, "GRACE", 1)
     worker, count = Worker(MEASUREMENTS, "cpu", tmp_path), 1
@@ -72,9 +70,7 @@ def members(tmp_path: Path) -> dict[str, str]:
         return {entry.name: archive.extractfile(entry).read().decode() for entry in archive}  # type: ignore[union-attr]
 
 
-def test_one_archive_has_all_tables_errors_and_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_archive_has_all_tables_errors_and_the_log(tmp_path, monkeypatch, capsys):
     steps = {"costs": Step("costs", 1, (), ("gla", "fails", "ssd")), "machine": Step("machine", 1, (), ("all",))}
     monkeypatch.setattr(supervisor, "STEPS", steps)
     monkeypatch.setattr(supervisor, "FIRST", tuple(steps))
@@ -91,7 +87,7 @@ def test_one_archive_has_all_tables_errors_and_the_log(
     assert "costs fails: failed" in printed
 
 
-def test_named_steps_alone_are_measured(tmp_path: Path) -> None:
+def test_named_steps_alone_are_measured(tmp_path):
     """A step without a function fails like any other."""
     assert supervisor.main(call(tmp_path, "--steps", "machine")) == 1
     assert "gpu/costs.csv" not in members(tmp_path)
@@ -99,13 +95,13 @@ def test_named_steps_alone_are_measured(tmp_path: Path) -> None:
         supervisor.main(call(tmp_path, "--steps", "cost"))
 
 
-def test_imports_that_fail_are_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_imports_that_fail_are_shown(tmp_path, capfd):
     assert supervisor.main([*call(tmp_path), "--measurements", "no.such.module"]) == 1
     assert "ModuleNotFoundError: No module named 'no'" in capfd.readouterr().out
     assert "ModuleNotFoundError" in members(tmp_path)["gpu/log.txt"]
 
 
-def test_a_stopped_supervisor_leaves_its_archive_and_no_process(tmp_path: Path) -> None:
+def test_a_stopped_supervisor_leaves_its_archive_and_no_process(tmp_path):
     program = (
         "import sys; from tools.gpu import supervisor as s; items = 'gla', 'ignores signals'; "
         "s.STEPS = {'costs': s.Step('', 1, (), items)}; s.FIRST = ('costs',); sys.exit(s.main(sys.argv[1:]))"
@@ -150,9 +146,7 @@ class Recorded:
         return "ok", [], ""
 
 
-def test_a_step_ends_at_its_share_of_the_time_and_leaves_what_it_does_not_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_ends_at_its_share_of_the_time_and_leaves_what_it_does_not_use(tmp_path, monkeypatch):
     steps = {
         "roofs": Step("", 10, ("a",), ()),
         "costs": Step("", 20, ("b", "c", "d"), ()),
@@ -167,7 +161,7 @@ def test_a_step_ends_at_its_share_of_the_time_and_leaves_what_it_does_not_use(
     assert [row["status"] for row in results.items] == ["ok", "ok", "ok", "no time left", "ok"]
 
 
-def test_the_most_important_table_is_printed_last_and_all_of_it_is_short(tmp_path: Path) -> None:
+def test_the_most_important_table_is_printed_last_and_all_of_it_is_short(tmp_path):
     results = Results(tmp_path)
     for name in STEPS:
         rows = [{"attention": f"{name}{i}", "ms": 1 / 3, "absent": None} for i in range(100)]
@@ -182,7 +176,7 @@ def test_the_most_important_table_is_printed_last_and_all_of_it_is_short(tmp_pat
     assert f"failed  2.0      {150 * 'x'}\n" in text
 
 
-def test_an_inexact_kernel_is_named_among_the_failures(tmp_path: Path) -> None:
+def test_an_inexact_kernel_is_named_among_the_failures(tmp_path):
     results = Results(tmp_path)
     for item, passed in (("layer gla", True), ("layer kda", False)):
         results.add("correctness", item, "ok", 1.0, [{"of": item, "passed": passed}])
@@ -190,9 +184,7 @@ def test_an_inexact_kernel_is_named_among_the_failures(tmp_path: Path) -> None:
     assert "correctness  layer kda  inexact  1.0" in results.report()
 
 
-def test_the_archive_has_the_ends_of_text_files_and_no_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_archive_has_the_ends_of_text_files_and_no_checkpoints(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "LARGEST", 4)
     (tmp_path / "work" / "records").mkdir(parents=True)
     (tmp_path / "work" / "records" / "a.json").write_text("{}")
@@ -202,7 +194,7 @@ def test_the_archive_has_the_ends_of_text_files_and_no_checkpoints(
     assert members(tmp_path) == {"gpu/log.txt": "6789", "gpu/records/a.json": "{}"}
 
 
-def test_steps_are_functions_of_items_that_exist_and_the_first_fit_into_the_documented_seconds() -> None:
+def test_steps_are_functions_of_items_that_exist_and_the_first_fit_into_the_documented_seconds():
     from tools.gpu import measurements
 
     assert set(supervisor.BY_IMPORTANCE) == set(STEPS)

@@ -18,7 +18,7 @@ class TimedError(Exception):
 
 
 @pytest.fixture
-def _gpu_without_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+def _gpu_without_launches(monkeypatch):
     """Triton compiles for compute capability 9.0, and stops where it would launch."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime.autotuner import Autotuner
@@ -59,9 +59,7 @@ def autotuned(*, has_heuristics: bool) -> tuple[Any, Any]:
 @pytest.mark.usefixtures("_gpu_without_launches")
 @pytest.mark.parametrize("has_heuristics", [False, True], ids=["plain", "heuristics"])
 @pytest.mark.parametrize("most", [2, 16])
-def test_candidates_of_a_kernel_are_compiled_before_the_first_is_timed(
-    has_heuristics: bool, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_candidates_of_a_kernel_are_compiled_before_the_first_is_timed(has_heuristics, most, monkeypatch):
     """Some candidates in even steps, or all; one that does not compile is left to the tuner."""
     from triton.compiler import CompiledKernel
 

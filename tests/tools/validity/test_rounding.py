@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ def error(x: Tensor, number_format: str) -> float:
     return float((rounded(x, number_format) - x).abs().max())
 
 
-def test_representable_numbers_stay_exact() -> None:
+def test_representable_numbers_stay_exact():
     whole = torch.arange(-127.0, 128.0).reshape(1, 1, 255)
     assert error(whole * 0.25, "int8") == 0
     assert error(2.0 ** torch.arange(-100.0, 100.0).reshape(1, 1, 200), "bfloat16") == 0
@@ -29,14 +28,14 @@ def test_representable_numbers_stay_exact() -> None:
 
 
 @pytest.mark.parametrize("number_format", BITS)
-def test_counts_masks_zeros_and_infinite_values_stay_unchanged(number_format: str) -> None:
+def test_counts_masks_zeros_and_infinite_values_stay_unchanged(number_format):
     for x in (torch.arange(1000), torch.tensor([[True, False]]), torch.zeros(2, 3, 4), torch.zeros(2, 3, 0, 4)):
         assert torch.equal(rounded(x, number_format), x)
     mixed = rounded(torch.tensor([[[float("-inf"), 127.0, 0.0, float("inf")]]]), number_format)
     assert torch.equal(mixed, torch.tensor([[[float("-inf"), 127.0, 0.0, float("inf")]]]))
 
 
-def test_every_head_of_every_sequence_has_its_own_scale() -> None:
+def test_every_head_of_every_sequence_has_its_own_scale():
     heads = torch.randn(2, 3, 4, 5)
     louder = heads * torch.tensor([1.0, 1e6, 1e-6])[:, None, None]
     for number_format in ("int8", "fp8"):
@@ -45,7 +44,7 @@ def test_every_head_of_every_sequence_has_its_own_scale() -> None:
         )
 
 
-def test_errors_grow_in_a_sum_and_not_in_a_decaying_state() -> None:
+def test_errors_grow_in_a_sum_and_not_in_a_decaying_state():
     linear, gated = (rounding_errors(untrained(name), rows=2, steps=600) for name in ("linear", "gla"))
     assert list(linear) == list(BITS)
     assert list(linear["int8"]) == [64, 512]
@@ -55,7 +54,7 @@ def test_errors_grow_in_a_sum_and_not_in_a_decaying_state() -> None:
     assert bits_needed(gated) == 8
 
 
-def test_the_layers_decode_with_the_rounded_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_layers_decode_with_the_rounded_state(monkeypatch):
     subject = subject_of([*PROBE, "attention=gla", "pattern=CS"])
     tokens = torch.randint(1, 8, (2, 6, 1))
     expected = subject.network(tokens)
@@ -75,7 +74,7 @@ def test_the_layers_decode_with_the_rounded_state(monkeypatch: pytest.MonkeyPatc
 # --- the ledger of rollouts: distances of decoding from one call ----------------------------------------------------
 
 
-def test_steps_in_float32_are_one_rounding_from_the_row_and_a_batch_of_bfloat16_is_the_row() -> None:
+def test_steps_in_float32_are_one_rounding_from_the_row_and_a_batch_of_bfloat16_is_the_row():
     fine, coarse = (ledger("gla", dtype, seed=0, length=96, device="cpu") for dtype in ("float32", "bfloat16"))
     assert 1 < float(str(fine["steps"])) < 100
     assert 0.5 < float(str(coarse["row_error"])) < 5
@@ -83,7 +82,7 @@ def test_steps_in_float32_are_one_rounding_from_the_row_and_a_batch_of_bfloat16_
     assert 0 < float(str(fine["kl"])) <= float(str(fine["kl_max"])) < 1e-9
 
 
-def test_a_file_is_completed_and_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_completed_and_not_measured_again(tmp_path, capsys):
     words = ["--out", str(tmp_path / "cpu.csv"), "--seeds", "0", "--length", "64", "linear"]
     main(words)
     text = (tmp_path / "cpu.csv").read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,7 @@ from tools.validity import simulate_statistics as simulation, validity
 
 
 @pytest.mark.slow
-def test_the_page_has_the_answers_of_the_committed_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_the_answers_of_the_committed_results(tmp_path, monkeypatch):
     """If this fails, run ``python -m tools.validity.validity``."""
     committed = validity.PAGE.read_text()
     shutil.copytree(validity.RESULTS, tmp_path / "results")
@@ -39,7 +38,7 @@ def series(errors: dict[tuple[str, str], float]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def test_answers_on_series() -> None:
+def test_answers_on_series():
     errors = {("vanilla", "NC"): 0.6, ("none", "NS"): 0.5, ("none", "CS"): 0.6, ("none", "NC"): 0.9}
     answer, rows = validity.answer_series(series(errors))
     assert "NS **no** (-17%" in answer
@@ -54,7 +53,7 @@ def test_answers_on_series() -> None:
 # --- rank agreement -------------------------------------------------------------------------------------------------
 
 
-def test_one_cell_equals_the_exact_permutation_test() -> None:
+def test_one_cell_equals_the_exact_permutation_test():
     x, y = [1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 3.0, 2.0, 5.0, 4.0]
     observed, p_value = validity.rank_test({"NS": (pd.DataFrame(x), pd.DataFrame(y))}, draws=999)
     exact = [np.cov(each, y)[0, 1] for each in itertools.permutations(x)]
@@ -62,12 +61,12 @@ def test_one_cell_equals_the_exact_permutation_test() -> None:
     assert p_value == pytest.approx(np.mean(np.array(exact) >= observed - 1e-9), abs=0.03)
 
 
-def test_missing_scores_are_left_out() -> None:
+def test_missing_scores_are_left_out():
     one, other = pd.DataFrame({"a": [1.0, 2.0, np.nan], "b": [1.0, np.nan, np.nan]}), pd.DataFrame({"a": [5, 7, 1.0]})
     assert validity.rank_test({"CS": (one, other.assign(b=[1.0, 2.0, 3.0]))}, draws=9)[0] == pytest.approx(0.5)
 
 
-def test_cells_with_the_same_scores_are_no_further_evidence() -> None:
+def test_cells_with_the_same_scores_are_no_further_evidence():
     """The attentions are permuted with all their cells."""
     x, y = np.random.default_rng(2).standard_normal((2, 6))
 
@@ -84,13 +83,13 @@ def test_cells_with_the_same_scores_are_no_further_evidence() -> None:
 KNOWN = [simulation.Truth(mean, deviation) for mean, deviation in ((5, 1), (30, 3), (60, 6), (90, 3), (99.5, 0.1))]
 
 
-def test_the_interval_covers_the_truth() -> None:
+def test_the_interval_covers_the_truth():
     random = np.random.default_rng(3)
     for situation in simulation.SITUATIONS:
         assert 0.89 < simulation.coverage(situation, 150, random) <= 0.99, situation.label
 
 
-def test_verdicts_keep_their_error_rate_and_gain_power_with_seeds() -> None:
+def test_verdicts_keep_their_error_rate_and_gain_power_with_seeds():
     few, many = (
         simulation.cell_rates(KNOWN * 2, seeds=seeds, draws=40, random=np.random.default_rng(3)) for seeds in (3, 5)
     )

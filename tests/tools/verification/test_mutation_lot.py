@@ -7,8 +7,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from tools.verification import mutation_lot
 from tools.verification.mutation_lot import ROOT, Mutation, Reached, draw, noticed_by
 
@@ -16,7 +14,7 @@ PAIR = ("linear", "NS")
 FILE = Path("attentions/kernels/token_cache.py")
 
 
-def test_mutation_changes_one_expression() -> None:
+def test_mutation_changes_one_expression():
     original = (ROOT / FILE).read_text(encoding="utf-8")
     reached: Reached = {FILE: {number: {PAIR} for number in range(1, len(original.splitlines()) + 1)}}
     for number in range(40):
@@ -29,7 +27,7 @@ def test_mutation_changes_one_expression() -> None:
         compile(mutation.text, str(FILE), "exec")
 
 
-def test_what_notices_a_mutation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_notices_a_mutation(tmp_path, monkeypatch):
     (tmp_path / FILE).parent.mkdir(parents=True)
     shutil.copy(ROOT / FILE, tmp_path / FILE)
     original = (tmp_path / FILE).read_text(encoding="utf-8")
