@@ -1,7 +1,5 @@
 """Memory that is asked for uncleared holds NaN in every test of attentions: none may reach an output or a gradient."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Claims about single attentions: windows, lengths, convolutions, centers, landmarks, hashes, sums that grow."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

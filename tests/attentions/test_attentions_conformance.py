@@ -5,8 +5,6 @@ that each night draws again (:mod:`tests.helpers.attentions.trust`). Time is not
 work shares the processor: `cab verify` does that.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from cab.verification import run_checks, select_checks, subject_of

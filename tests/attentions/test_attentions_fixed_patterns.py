@@ -1,7 +1,5 @@
 """Attentions in which positions alone decide which keys a token sees, and those with memories of segments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

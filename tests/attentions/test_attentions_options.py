@@ -3,8 +3,6 @@
 :mod:`tests.attentions.test_attentions_conformance` runs these checks with default options.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """Initial values and decays are those of published layers, and defaults those that the table of defaults states."""
 
-from __future__ import annotations
-
 import csv
 import inspect
 import math

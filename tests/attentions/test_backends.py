@@ -3,8 +3,6 @@
 They can only change with the code of the attention, so those of code that has passed are slow tests.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable
 from importlib.util import find_spec

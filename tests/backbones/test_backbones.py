@@ -1,7 +1,5 @@
 """Properties of every backbone, from its record: stored numbers, rows that do not depend on others, training."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import hashlib

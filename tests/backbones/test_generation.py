@@ -1,7 +1,5 @@
 """Generation: steps against teacher forcing, searches against slow ones, and what a row may not say."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

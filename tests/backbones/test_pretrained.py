@@ -1,7 +1,5 @@
 """Weights in the layouts of public releases: the logits, and the text, of the reference implementation."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """RoBERTa in blocks between which the sequence is halved: the paper's equations, the way back to tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

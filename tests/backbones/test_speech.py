@@ -1,7 +1,5 @@
 """FastSpeech 2: durations, speech without targets; Transformer-TTS: synthesis is teacher forcing."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The template of attentions: a method's own hooks get the same in training, in the readable form and in decoding."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Stacks outside a network: the sum of their attentions, in training, in the readable form and in decoding."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The reason of an exception of other code is one line, however the code writes it."""
 
-from __future__ import annotations
-
 import pytest
 
 from cab.errors import first_line, nearest_name, unknown_name

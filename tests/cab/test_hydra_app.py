@@ -1,7 +1,5 @@
 """Commands of Hydra's users: in a program that Hydra alone composes, and in `cab run`, which has or replaces them."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The registry of operations: which backend computes, what is counted, and what a named backend refuses."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Packed sequences: each gives what it gives alone, in groups that contain little padding."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

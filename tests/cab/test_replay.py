@@ -1,7 +1,5 @@
 """Replay: training and decoding in chunks that have the same shape."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The conformance suite in the tests of another package: a file of three lines, and the workflow of the guide."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """What modules ask of a training loop: losses of their own, buffers that learn, rules for parameters."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

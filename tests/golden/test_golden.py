@@ -4,8 +4,6 @@ A deliberate change deletes the stored file; the next run of the test writes it 
 difference is in the commit.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

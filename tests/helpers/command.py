@@ -4,8 +4,6 @@ A process of `cab` is a copy of one that has imported what most commands need: t
 longer than most of the commands that are tested.
 """
 
-from __future__ import annotations
-
 import csv
 import gc
 import io

@@ -1,7 +1,5 @@
 """The committed files, and the commands that a page shows, run as a reader would."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

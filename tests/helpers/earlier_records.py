@@ -1,7 +1,5 @@
 """Earlier records, in which the modules of `cab` were part of the attention and of the digest that is its code."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

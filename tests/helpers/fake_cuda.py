@@ -6,8 +6,6 @@ Triton kernels, FlexAttention, scaled_dot_product_attention) are replaced by stu
 Only forward passes run, by default without gradients.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import sys

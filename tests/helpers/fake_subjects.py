@@ -1,7 +1,5 @@
 """Modules whose cost is known, in the place of attentions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

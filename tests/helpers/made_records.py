@@ -1,7 +1,5 @@
 """Records, and rows of results, for the tests of what is made from them."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Collection, Mapping, Sequence

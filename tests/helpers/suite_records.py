@@ -1,7 +1,5 @@
 """A small suite by hand: records of the core cells of pattern CS, and their anchors."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands and programs of the guides and of the tutorial work; each package of a guide is installed and used."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

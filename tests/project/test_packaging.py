@@ -1,7 +1,5 @@
 """What a user installs: versions, files of the wheel and the address of the project."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

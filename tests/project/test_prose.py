@@ -3,8 +3,6 @@
 Code and quotations are not checked. `make lint` checks the spelling, and single banned words, with codespell.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Every command of the README works, its results are the committed ones, and the wheel runs outside the checkout."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import shutil

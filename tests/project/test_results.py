@@ -1,7 +1,5 @@
 """Committed results are those that results/README.md lists, and every file has a reader."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from pathlib import Path

@@ -3,8 +3,6 @@
 An attention without public code has a row in uncompared.csv: the reason, and one number of its own per pattern.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 

@@ -1,7 +1,5 @@
 """Byte-pair encoding: exact round trips, the cache, published tokenizers, what a file of a tokenizer loses."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Files of every reader: damaged ones are refused in one line with file and place; ends of lines, dialects, links."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

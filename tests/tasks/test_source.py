@@ -1,7 +1,5 @@
 """Data sets of a user, opened by the library ``datasets``: what is read, what identifies it, and mistakes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Properties of every task, from its record: what is read, what it identifies, scores, learning, runs."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

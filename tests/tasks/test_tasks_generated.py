@@ -1,7 +1,5 @@
 """Generated data never change: checksums of what each generator makes, on any machine."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pkgutil import resolve_name

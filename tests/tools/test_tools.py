@@ -1,7 +1,5 @@
 """Scripts are parsed, and called where a call is cheap; tools run on small inputs; sets of records; golden numbers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -12,8 +12,6 @@ Repositories and commits, which the tests name by these words:
 Inputs come from seeds, by functions here that use NumPy's generator; outputs are in the files beside the tests.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

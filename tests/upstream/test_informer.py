@@ -4,8 +4,6 @@ A file holds our state_dict (``state.*``), an input, the keys that were sampled 
 NS without a mask, CS with the mask and ``mix``, as the decoder has it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

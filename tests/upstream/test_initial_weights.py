@@ -1,7 +1,5 @@
 """First weights of networks at small sizes against those that upstream's own initialization drew, seed 0."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

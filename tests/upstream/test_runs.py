@@ -1,7 +1,5 @@
 """What a run of preset `paper` does around its network, against upstream's rules: ends, targets, scores, noise."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 from unittest import mock

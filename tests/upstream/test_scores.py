@@ -1,7 +1,5 @@
 """Metrics of preset `paper` against upstream's functions on inputs from seeds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -3,8 +3,6 @@
 The interpreter has to be chosen before Triton is loaded, so this runs in a process of its own (TRITON_INTERPRET=1).
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -4,8 +4,6 @@
 results/efficiency/kernel_errors.csv lacks, one attention, width and length after the other. All of them take hours.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 

@@ -1,7 +1,5 @@
 """The generalized delta rule in blocks is the recurrence, in float32 too, whatever it forgets."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The backend fla: when it computes a layer, and that it computes what the references do."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import os

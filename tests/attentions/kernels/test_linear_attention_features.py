@@ -1,7 +1,5 @@
 """Feature maps of linear attentions: slopes, limits, signed and released denominators, positions."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Recurrent methods: what is kept alongside what is forgotten, and both ends of decays in low precision."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Softmax attention by FlexAttention where weights depend on positions, and which of torch's kernels run by name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The Triton kernels of recurrences: interpreted against loops and readable forms, and compiled for a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

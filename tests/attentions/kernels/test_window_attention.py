@@ -1,7 +1,5 @@
 """The window kernel: FlexAttention's tiles and mask against the block form."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Layers against plain forms: reversible ones, one that halts by token, batch norm, losses; farthest points."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

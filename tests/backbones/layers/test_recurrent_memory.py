@@ -1,7 +1,5 @@
 """GPT-2 that remembers: block after block gives what layers give that see the same memory, and no more reaches them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

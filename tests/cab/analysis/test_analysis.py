@@ -1,7 +1,5 @@
 """Dilution and gradients of scores, against their definitions; the command on fresh networks and on records."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Training steps of `cab paper gradients` produce the weights that `cab run` produces, bit for bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

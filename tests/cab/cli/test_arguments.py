@@ -1,7 +1,5 @@
 """Arguments of commands; test_main_mistakes.py has those that are refused."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

@@ -1,7 +1,5 @@
 """`cab demo` on made records in place of its runs: the table, the check with its reference, next steps."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import functools

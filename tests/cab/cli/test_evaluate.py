@@ -1,7 +1,5 @@
 """`cab evaluate`: the kept weights of a run are scored again."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -3,8 +3,6 @@
 Only commands that do not train or measure are drawn: the command line is tested, not the run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import random

@@ -1,7 +1,5 @@
 """Every mistake in a command is one line with status 2, before anything is written or deleted."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

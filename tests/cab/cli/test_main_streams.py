@@ -1,7 +1,5 @@
 """Closed pipes, full streams, full disks as libraries report them, and warnings that are repeated."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

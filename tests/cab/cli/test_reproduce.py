@@ -1,7 +1,5 @@
 """The committed table of repeated results: which versions of the project give the recorded scores."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

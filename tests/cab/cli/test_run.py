@@ -1,7 +1,5 @@
 """`cab run`: mistakes and sweeps; tests/project/test_howto.py installs and runs packages."""
 
-from __future__ import annotations
-
 import json
 
 from cab.cli.run import _task_table

@@ -1,7 +1,5 @@
 """`cab run --help` lists every option with its default and what it is."""
 
-from __future__ import annotations
-
 import re
 
 import yaml

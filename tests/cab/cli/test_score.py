@@ -1,7 +1,5 @@
 """`cab score`, `correlation`, `efficiency-length` and `audit` as a person calls them."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Preset `paper` composes to the tables; overrides win; options follow Table 5."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint
 from typing import Any
 

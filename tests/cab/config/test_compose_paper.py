@@ -1,7 +1,5 @@
 """Preset `paper` of every task against Table 4 and Table 14, read as data or typed in by hand from the paper."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

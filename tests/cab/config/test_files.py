@@ -1,7 +1,5 @@
 """Settings in files are the same configuration as on the command line, which wins."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

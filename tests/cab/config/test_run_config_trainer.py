@@ -1,7 +1,5 @@
 """Schedules against their definitions; settings that contradict each other."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

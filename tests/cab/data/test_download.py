@@ -1,7 +1,5 @@
 """A download ends with the published files where they are counted, or in one line without a partial file."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Rows of named backends, compiled modules and graphs: each has a time of what it names, or the reason for none."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What is counted, against closed formulas and torch's counter; and the share of the roof that follows from it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

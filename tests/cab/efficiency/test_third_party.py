@@ -1,7 +1,5 @@
 """Third-party implementations: the index, its programs, and the comparison in the same rounds."""
 
-from __future__ import annotations
-
 import csv
 from importlib.util import find_spec
 

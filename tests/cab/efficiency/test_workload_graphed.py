@@ -1,7 +1,5 @@
 """Steps that a CUDA graph can repeat: in place they are what they are, without a break, and what refuses them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Prepared data: made once, whole or not at all, whoever asks."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

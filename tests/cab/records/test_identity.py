@@ -1,7 +1,5 @@
 """The identity of a run: what is hashed, and what differs between two runs."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Names of attentions in tables: one name in a place is one program with one setting."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

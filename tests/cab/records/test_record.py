@@ -1,7 +1,5 @@
 """Records: what is written is what is read, and what is broken is said in one line."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

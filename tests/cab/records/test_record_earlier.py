@@ -1,7 +1,5 @@
 """A record from when the modules of `cab` were part of the attention is read as one of today, and is not rewritten."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A record that was changed is refused, or is equal in everything that scoring reads. The day draws the changes."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,7 +1,5 @@
 """A score says whether its attention was verified; one of a file is trained like any other."""
 
-from __future__ import annotations
-
 import csv
 import textwrap
 from pathlib import Path

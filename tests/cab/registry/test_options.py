@@ -1,7 +1,5 @@
 """Values against annotations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """The digest of a class changes with every module that it consists of, and with nothing else."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The registries: what is known without importing anything, and what happens to the rest when a module is broken."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Cards of attentions: complete for every registered attention, equal to the tables, reachable from the page."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

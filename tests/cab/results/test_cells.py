@@ -1,7 +1,5 @@
 """The core cells: all stop when they are solved, at a loss that follows from their data alone."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Settings of runs of preset `paper` that are not the published ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from cab.config.compose import compose

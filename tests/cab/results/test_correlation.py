@@ -1,7 +1,5 @@
 """Correlations between patterns, tasks, benchmarks, sets of results and probes, and the benefit of attention."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The cost of an attention without a committed one: measured by `cab run suite=core`, shown on the board."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Efficiency lengths: the published one, curves with a known crossing, and inputs that have no answer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Results that are not comparable are refused or excluded, and what is doubtful about the others is reported."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The table of a leaderboard, and `cab leaderboard` as a command."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The frame of results: its sources, and CSV files with the mistakes that a spreadsheet makes."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,7 +1,5 @@
 """The page and its tables are text: names of results neither execute nor change elements and cells."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

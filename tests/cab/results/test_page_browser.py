@@ -1,7 +1,5 @@
 """The page works in a real browser: sorting, choice, text of results, no errors and no network."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

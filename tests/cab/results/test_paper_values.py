@@ -1,7 +1,5 @@
 """`cab paper TABLE`: the published and the own values of every table are read and recomputed here by other code."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """K of a cell: which runs have it, its verdicts, one family of tests per cell, and its marks."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

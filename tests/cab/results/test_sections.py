@@ -1,7 +1,5 @@
 """Tasks outside the index: their tables, their figures, and their sections of the page."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

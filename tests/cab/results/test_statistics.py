@@ -1,7 +1,5 @@
 """Estimates over seeds, families of verdicts, and the intervals and orders of indices made from them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

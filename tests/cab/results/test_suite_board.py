@@ -1,7 +1,5 @@
 """The board of the suite: its rows, its main sentence, its CSV file and its page."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Table 3 with own results: every number is recomputed here from the results alone."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """Validation of a cell of the suite, from results by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

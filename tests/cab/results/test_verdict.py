@@ -1,7 +1,5 @@
 """The verdict on an attention among results of the suite, and the commands that print it."""
 
-from __future__ import annotations
-
 import pytest
 
 from cab.records.record import Record

@@ -1,7 +1,5 @@
 """The order of the data follows from (seed, step)."""
 
-from __future__ import annotations
-
 import pytest
 
 from cab import UserError

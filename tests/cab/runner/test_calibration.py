@@ -1,7 +1,5 @@
 """`cab run --calibrate` times each distinct network once, on this device, and prints the earlier hours as well."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

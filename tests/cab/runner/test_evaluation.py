@@ -1,7 +1,5 @@
 """Batches of an evaluation are scored once, by any number of processes, also after an interruption."""
 
-from __future__ import annotations
-
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor

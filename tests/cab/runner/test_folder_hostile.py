@@ -1,7 +1,5 @@
 """A results folder that somebody else has written: no command that reads it executes anything."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

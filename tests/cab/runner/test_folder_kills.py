@@ -3,8 +3,6 @@
 Workers and jobs are forks of the test, which is also the Slurm that runs the jobs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import multiprocessing

@@ -1,7 +1,5 @@
 """File systems without locks, locks of other machines, folders that vanish: one line says what to do."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -4,8 +4,6 @@ A story is a line of steps, and behind an arrow what the log says. Each step is 
 hypothesis makes up further stories.
 """
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import dataclasses

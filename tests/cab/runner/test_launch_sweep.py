@@ -1,7 +1,5 @@
 """Which cells a sweep has, what a dry run says of them, and what it may not do."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

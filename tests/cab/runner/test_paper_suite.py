@@ -1,7 +1,5 @@
 """`suite=paper` has exactly the cells of Table 3, each with its data sets, variants and repetitions."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 from collections import Counter

@@ -1,7 +1,5 @@
 """The local pool: every cell once, workers that are killed, workers that are stopped."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

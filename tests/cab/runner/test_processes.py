@@ -1,7 +1,5 @@
 """Two processes do what one does: ddp, fsdp, each task after a kill, and who writes the record."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

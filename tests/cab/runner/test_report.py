@@ -1,7 +1,5 @@
 """What a command says of its cells before and while they run."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

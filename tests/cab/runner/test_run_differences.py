@@ -1,7 +1,5 @@
 """Results of different code or data do not meet unnoticed: a matrix of the places where they meet and what differs."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """``trainer.kernels``, and what a record says about the kernels that ran."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

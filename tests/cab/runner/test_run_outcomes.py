@@ -1,7 +1,5 @@
 """What a run answers with and leaves, whatever goes wrong in it; test_folder_states.py is about its interruptions."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import logging

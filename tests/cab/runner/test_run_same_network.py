@@ -1,7 +1,5 @@
 """Cells of one network are trained once: vanilla under test among vanilla slots is the same in every pattern."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A sweep on a real Slurm, with what happens on clusters. Start one with `scripts/start_slurm.sh FOLDER`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Requests of cells follow from their expected hours; own values win."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

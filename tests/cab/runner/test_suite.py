@@ -1,7 +1,5 @@
 """Tuned learning rates: the grid of each cell and attention, the rate that is chosen, and the record that says so."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

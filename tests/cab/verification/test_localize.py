@@ -1,7 +1,5 @@
 """The guilty submodule: planted defects are named, and nothing is named in a sound module."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """Golden vectors: what is exported, and the first stage of a port that differs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Attentions that choose blocks or hash tokens pass on any processor, however it rounds its sums."""
 
-from __future__ import annotations
-
 import zlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """These tests need the environment that `make fairseq` builds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Metrics and the history of a run, from the lines that fairseq logs."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Our networks and fairseq's with the same attention: same logits, same losses, same training."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loggers and profiles: what they write during a run and after it is resumed; they change no number."""
 
-from __future__ import annotations
-
 import csv
 from types import SimpleNamespace
 from typing import Any

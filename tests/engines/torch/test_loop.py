@@ -1,7 +1,5 @@
 """The loop: epochs announced, averaged weights, losses, precision, an end when the cell is solved, memories of rows."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The optimizer is torch's, its schedule and decay follow the configuration, and its state resumes bit-exactly."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

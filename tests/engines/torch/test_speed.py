@@ -1,7 +1,5 @@
 """Tokens and model FLOPs against closed formulas and torch's counter; MFU against published peaks."""
 
-from __future__ import annotations
-
 import csv
 import functools
 from types import SimpleNamespace

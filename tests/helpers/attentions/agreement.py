@@ -1,7 +1,5 @@
 """What every attention has to agree with: its readable form, the row alone, the past alone, decoding."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Triton kernels without a GPU: run by Triton's interpreter, and compiled for a GPU that is not there."""
 
-from __future__ import annotations
-
 import builtins
 import sys
 from collections.abc import Callable, Iterable, Mapping

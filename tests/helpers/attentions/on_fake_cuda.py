@@ -3,8 +3,6 @@
 `python -m tests.helpers.attentions.on_fake_cuda` writes the table, attentions/backends.csv.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ Of attentions whose code has passed, the tests of options and kernels are slow a
 CAB_CONFORMANCE_SEED draws what is repeated; `make test-nightly` sets it to the day.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

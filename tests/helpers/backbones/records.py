@@ -1,7 +1,5 @@
 """One record per backbone: small options and inputs, from which it gets the properties of tests/backbones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

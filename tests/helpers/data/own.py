@@ -1,7 +1,5 @@
 """The data of the guide to data sets of your own: texts, a series, clouds, photos and a voice."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

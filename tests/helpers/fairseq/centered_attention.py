@@ -1,7 +1,5 @@
 """An attention that asks everything of a training loop, in a way that its outputs depend on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

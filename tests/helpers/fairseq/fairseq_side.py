@@ -5,8 +5,6 @@
 CASES is a list of mappings, ANSWERS a list of as many; see the functions for what is in them.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Cells of the troubled task, which is registered for these tests alone."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -3,8 +3,6 @@
 Two processes also train networks whose parameters are not all used.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -4,8 +4,6 @@ Writes, as JSON, for each cell: its launches, the lines that wait for the device
 and the loss of its first step on the device and on the CPU.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """A task that goes wrong as it is told, for the tests of the runner."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

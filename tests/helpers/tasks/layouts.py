@@ -1,7 +1,5 @@
 """Small files in the official layout of each published data set."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import pickle

@@ -1,7 +1,5 @@
 """One record per task: tiny data with their files, from which it gets the properties of tests/tasks/test_tasks.py."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

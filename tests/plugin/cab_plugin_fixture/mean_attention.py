@@ -1,7 +1,5 @@
 """An attention of another package: every target gets the mean of the values."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from cab import Attention, PaddingMasks, Pattern, register_attention

@@ -1,7 +1,5 @@
 """GLUE: rows of tokens, metrics, splits, the published preset; what of its files is read literally."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """LM and its corpus: tokens, blocks, dictionary, perplexity against direct log-likelihood, answers; recurrence."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Long Range Arena: the official layouts with made-up content, the published training, scores, what is generated."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """LSTF: splits and windows of every data set, calendar features, scores against direct numpy over all windows."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """MLM: which tokens are hidden, and the perplexity of those."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

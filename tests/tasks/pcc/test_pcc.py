@@ -1,7 +1,5 @@
 """PCC: gradients of distances, equal and far clouds; files; what is drawn at random and what is not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The protocol of the probes: how a question is put in each pattern, its scores, and what a network of it can learn."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

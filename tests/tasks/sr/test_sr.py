@@ -1,7 +1,5 @@
 """SR: the diffusion against its definition, images, bad files; tests/upstream has PSNR and SSIM."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

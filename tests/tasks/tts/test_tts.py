@@ -1,7 +1,5 @@
 """TTS: splits, losses, scores, baselines; features, text, alignments; tests/upstream has the distortions."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

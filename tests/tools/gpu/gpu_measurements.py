@@ -1,7 +1,5 @@
 """Stands for tools.gpu.measurements: items that work, fail, hang, ignore signals or end the process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What the steps measure on a GPU, on a CPU that is called cuda: no name or argument is wrong there."""
 
-from __future__ import annotations
-
 import dataclasses
 import signal
 import warnings

@@ -1,7 +1,5 @@
 """Scripts for a machine with a GPU and no network: what is carried there, and with which Python the steps run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

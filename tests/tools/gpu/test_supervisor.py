@@ -1,7 +1,5 @@
 """Steps on a machine with a GPU: what fails, hangs or crashes costs its own item only, and one file has the rest."""
 
-from __future__ import annotations
-
 import csv
 import inspect
 import os

@@ -1,7 +1,5 @@
 """Quick tuning on a real autotuned kernel, up to the first timing: everything but the launch works without a GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

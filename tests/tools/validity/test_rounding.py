@@ -1,7 +1,5 @@
 """Decoding: rounding of its state, by format, by position and in scores; its distance from one call."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

@@ -1,7 +1,5 @@
 """The page on validity: answers of committed and hand-made results, the test of rank agreement, simulated verdicts."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 

@@ -1,7 +1,5 @@
 """The lot of mutations: a lot is determined by its seed, changes one expression, and says what notices it."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Defects in what surrounds a call: modes, earlier calls, the process, memory, weights, copies and hooks."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Defects of causality and decoding: what looks ahead, and states that are modified, shared, mixed or lost."""
 
-from __future__ import annotations
-
 import functools
 
 import torch

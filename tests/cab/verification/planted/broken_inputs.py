@@ -1,7 +1,5 @@
 """Defects of padding, batches, lengths, numbers, precision, sizes, context and layouts."""
 
-from __future__ import annotations
-
 import functools
 
 import torch

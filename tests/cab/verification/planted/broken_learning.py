@@ -1,7 +1,5 @@
 """Defects of what is learned: gradients, dropout, parameters, auxiliary losses and statistics."""
 
-from __future__ import annotations
-
 import functools
 from collections import deque
 

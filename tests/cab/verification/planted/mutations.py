@@ -1,7 +1,5 @@
 """Mutations: sound attentions, a method of which is replaced by a defect, and the checks that must fail."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from typing import Any

@@ -1,7 +1,5 @@
 """Attentions without defects, unlike this project's own: none of them may be blamed for anything."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F

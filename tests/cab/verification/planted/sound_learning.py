@@ -1,7 +1,5 @@
 """Sound attentions that use what the contract offers beside heads: inputs, losses, buffers that learn, draws, depth."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F
