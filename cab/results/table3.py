@@ -15,7 +15,7 @@ from cab.registry.names import SYNTHETIC
 from cab.results.changed_settings import with_changed
 from cab.results.formats import Fields, TableCell, plain
 from cab.results.guards import comparable
-from cab.results.index import Key, score
+from cab.results.index import score
 from cab.results.load import AVERAGE, INDEX, OWN, PUBLISHED, REAL, REHEARSAL, load
 from cab.results.published import (
     PART,
@@ -50,12 +50,13 @@ def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns :data:`TABLE3_COLUMNS` in the order of the table; other own attentions follow. ``own`` and ``sd`` are
-        mean and standard deviation (NaN for one seed) over the ``seeds`` that have all parts. ``published`` is what
-        the paper prints. ``difference`` is own - published in standard deviations of the metric over the paper's
+        mean and standard deviation (NaN for one seed) over the ``seeds`` that have all parts; an index, whose cells
+        have seeds of their own, has an interval (:func:`cab.results.index.index_table`) and no ``sd``. ``published`` is
+        what the paper prints. ``difference`` is own - published in standard deviations of the metric over the paper's
         attentions (Tables 7-10), with the sign changed if lower is better: positive is better. That of an index is own
         - published. It is NaN in a rehearsal. ``normalization`` is that of an own index. ``verified`` is the worst
-        state of the code of the own runs. ``missing`` names parts and seeds without a score, or why there is no
-        index; ``settings`` is what differs from the published setting.
+        state of the code of the own runs. ``missing`` names parts and seeds without a score, or why there is no index;
+        ``settings`` is what differs from the published setting.
 
     Raises:
         UserError: different results for one cell and seed, several presets, or versions of a task.
@@ -97,12 +98,8 @@ def _indices(results: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     key = ["pattern", "task", "attention"]
     own = pd.DataFrame(columns=[*key, "own", "sd", "seeds", "normalization", "missing"])
     if len(results):
-        scores = score(results)
-        own = scores.table.rename(columns={"index": "own"})
-        variances = [scores.estimates[Key(*one)].variance for one in own[key].to_numpy()]
-        own = own.assign(sd=pd.Series(variances, dtype=float) ** 0.5).drop(
-            columns=["low", "high", "verified", "source"]
-        )
+        own = score(results).table.rename(columns={"index": "own"}).assign(sd=math.nan)
+        own = own.drop(columns=["low", "high", "verified", "source"])
         of_table = [(pattern, task) in tasks3() or task == AVERAGE for pattern, task in own[key[:2]].to_numpy()]
         own = own[of_table]
     table = own.merge(paper[[*key, "published"]], on=key, how="outer")

@@ -13,10 +13,10 @@ from cab.verification.suite import subject_of
 from tests.attentions.kernels.interpreted_errors import SUBJECTS
 from tests.helpers.attentions.interpreter import interpret_fla, run_on_a_cpu
 
-SHORT = ("deltanet", "mla")
-"""Attentions that take less than ten seconds each."""
 NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
-NAMES = [pytest.param(name, marks=() if name in SHORT else NIGHTLY) for name in SUBJECTS]
+MARKS = {"deltanet": (), "mla": (), **dict.fromkeys(("gla", "kda", "forgetting", "abc"), pytest.mark.slow)}
+"""Of attentions that run more often than each night: the shortest, and others of each kind of operation."""
+NAMES = [pytest.param(name, marks=MARKS.get(name, NIGHTLY)) for name in SUBJECTS]
 
 
 @pytest.fixture(autouse=True)

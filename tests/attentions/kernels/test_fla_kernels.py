@@ -40,6 +40,7 @@ INTERPRETED = Path(__file__).with_name("fla_interpreted.py")
     "tier",
     [
         pytest.param("not slow", marks=slow_unless_new(*interpreted_errors.SUBJECTS)),
+        pytest.param("slow and not nightly", marks=pytest.mark.slow),
         pytest.param("nightly", marks=(pytest.mark.slow, pytest.mark.nightly)),
     ],
 )
