@@ -66,20 +66,24 @@ def cab(
         files = Path(folder, "out"), Path(folder, "err")
         ranks = [env | rank for rank in _ranks(processes)]
         started = [COPIES.Process(target=_run, args=(words, cwd, rank, *files)) for rank in ranks]
-        for process in started:
-            process.start()
-        while running := [process for process in started if process.exitcode is None]:
-            failed = any(process.exitcode for process in started)
-            for process in running if failed else ():  # as torchrun does
-                process.terminate()
-            if not wait([process.sentinel for process in running], 30 if failed else timeout):
-                for process in running:
-                    process.kill()
-                    process.join()
-                if not failed:
-                    raise subprocess.TimeoutExpired(words, timeout)
+        try:
+            for process in started:
+                process.start()
+            while running := [process for process in started if process.exitcode is None]:
+                failed = any(process.exitcode for process in started)
+                for process in running if failed else ():  # as torchrun does
+                    process.terminate()
+                if not wait([process.sentinel for process in running], 30 if failed else timeout):
+                    break
+        finally:
+            for process in started:
+                process.kill()
+                process.join()
+        out, err = (file.read_text() for file in files)
+        if running and not failed:
+            raise subprocess.TimeoutExpired(words, timeout, out, err)
         status = next((process.exitcode for process in started if process.exitcode), 0)
-        return subprocess.CompletedProcess(words, status, *(file.read_text() for file in files))
+        return subprocess.CompletedProcess(words, status, out, err)
 
 
 def _ranks(count: int) -> list[dict[str, str]]:

@@ -62,7 +62,7 @@ def test_numbers_without_public_code_do_not_change(name):
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.endswith("_start")])
 def test_initial_parameters_have_the_recorded_size(case):
-    """Recorded are initial parameters with noise of half their size, or of 0.15 (tools/golden/record.py)."""
+    """Recorded are initial parameters with noise of half their size, 0.15 for zeros (tools/golden/record.py)."""
     golden = Golden.read(CASES[case], case)
     recorded = golden.named("state.")
     for name, parameter in golden.build().named_parameters():

@@ -39,7 +39,6 @@ class Recorder:
         pattern: NS, CS, NC or CC.
         width: embedding width D.
         heads: number of heads.
-        layer: (index, number of layers) for attentions that depend on it.
         options: keyword arguments of the attention.
     """
 
@@ -50,11 +49,9 @@ class Recorder:
         width: int = 16,
         heads: int = 2,
         /,
-        *,
-        layer: tuple[int, int] | None = None,
         **options: Any,
     ) -> None:
-        sizes = {"embed_dim": width, "num_heads": heads, "layer": layer}
+        sizes = {"embed_dim": width, "num_heads": heads, "layer": None}
         self.about = {"attention": attention, "pattern": pattern, **sizes, "options": options}
         torch.manual_seed(20)
         self.ours = Golden(self.about, {}).build().eval()
@@ -71,7 +68,6 @@ class Recorder:
         *lengths: int,
         case: str = "",
         batch: int = 2,
-        tolerance: float = 1e-9,
         reason: str = "",
     ) -> None:
         """Store what ``public(*inputs)`` returns.
@@ -82,8 +78,7 @@ class Recorder:
             lengths: of one input (self patterns) or two.
             case: name in the file of the attention (default: the attention).
             batch: number of rows.
-            tolerance: largest difference relative to the largest number.
-            reason: why a tolerance above 1e-9 is needed, or what was replaced in the public code.
+            reason: what was replaced in the public code.
         """
         torch.manual_seed(21)
         drawn = [torch.randn(batch, length, self.about["embed_dim"]) for length in lengths]
@@ -96,7 +91,7 @@ class Recorder:
         arrays |= {f"grad.{i}": x for i, x in enumerate(found)}
         arrays |= {f"state.{name}": x for name, x in self.ours.state_dict().items()}
         arrays |= {f"input.{i}": x for i, x in enumerate(inputs)}
-        about = {"source": source, "tolerance": tolerance, "reason": reason, "rows": (None, None)}
+        about = {"source": source, "tolerance": 1e-9, "reason": reason, "rows": (None, None)}
         write(case or self.about["attention"], arrays, self.about | about)
 
     def copy(self, public: Any, names: str) -> Recorder:

@@ -33,6 +33,8 @@ def bundle(folder: Path, out: Path) -> Path:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m tools.results.bundle FOLDER OUT")
     try:
         print(bundle(*map(Path, sys.argv[1:])))
     except UserError as error:

@@ -11,7 +11,7 @@ from cab.results.audit import Interval, agreement, audit, deviation_of, normaliz
 AGREES, ROUNDING, CONTRADICTS, UNKNOWN = "agrees", "explained by rounding", "contradicts", "cannot be recomputed"
 
 
-def test_every_printed_number_has_a_verdict():
+def test_every_printed_number_is_compared():
     """Their number in each table, and every contradiction, is in tests/golden."""
     official = audit()
     assert len(official) == 210
@@ -26,7 +26,7 @@ def test_what_a_printed_number_can_have_been(text, low, high):
     assert Interval.printed(text) == pytest.approx((low, high))
 
 
-def test_verdicts():
+def test_agreements():
     wide = Interval(0.9, 1.1)
     assert agreement("1.000", 1.0015, wide, tolerance=0.0016) == AGREES
     assert agreement("1.000", 1.05, wide, tolerance=0.0015) == ROUNDING

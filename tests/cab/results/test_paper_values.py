@@ -217,9 +217,9 @@ def test_the_benefit_is_of_the_best_efficient_attention(published):
         assert math.isnan(made[task, "without"]["own"]), "raw metrics are not published"
 
 
-def pearson(a: dict[str, float], b: dict[str, float]) -> float:
+def pearson(a: dict[str, float], b: dict[str, float], *, least: int) -> float:
     shared = sorted(a.keys() & b.keys())
-    return np.corrcoef([[x[name] for name in shared] for x in (a, b)])[0, 1] if len(shared) >= 3 else math.nan
+    return np.corrcoef([[x[name] for name in shared] for x in (a, b)])[0, 1] if len(shared) >= least else math.nan
 
 
 @pytest.mark.parametrize("table", of_source("correlations"))
@@ -235,7 +235,19 @@ def test_correlations_of_own_indices(table, published):
     frame = compared(table, published)
     assert len(frame) == {"figure3a": 10, "figure4": 120}[table.name]
     for row in frame.to_dict("records"):
-        assert row["own"] == pytest.approx(pearson(own[row["a"]], own[row["b"]]), nan_ok=True)
+        assert row["own"] == pytest.approx(pearson(own[row["a"]], own[row["b"]], least=3), nan_ok=True)
+
+
+def test_most_colors_of_figure_4_are_the_correlations_of_table_6():
+    """36 of the 55 pairs without LRA to 0.03; the others show indices that were given to failed runs."""
+    values: dict[str, dict[str, float]] = defaultdict(dict)
+    for row in rows_of("compositional_index.csv"):
+        if row["task"] != "all" and row["index"] and row["attention"] not in ("flash", "none"):
+            values[f"{row['pattern']} {row['task']}"][row["attention"]] = float(row["index"])
+    printed = [row for row in rows_of("correlations.csv") if row["figure"] == "figure4"]
+    of_tasks = [row for row in printed if "LRA" not in row["a"] + row["b"]]
+    found = [pearson(values[row["a"]], values[row["b"]], least=2) - float(row["pearson"]) for row in of_tasks]
+    assert (sum(abs(difference) <= 0.03 for difference in found), len(found)) == (36, 55)
 
 
 @pytest.mark.parametrize("table", of_source("costs"))

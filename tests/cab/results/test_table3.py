@@ -81,6 +81,7 @@ def test_every_number_follows_from_the_results(made):
     published = {(*(row[name] for name in TERM), row["attention"]): row["value"] for row in rows_of("results.csv")}
     scales = {tuple(row[name] for name in TERM): row for row in rows_of("normalization.csv")}
     metrics = frame[frame["metric"] != "index"]
+    assert frame.drop(metrics.index)["sd"].isna().all()  # the spread of an index is its interval
     assert set(frame["data"]) == {"rehearsal" if generated else "real"}
     assert len(metrics) == len(published.keys() | values.keys())
     for row in metrics.to_dict("records"):

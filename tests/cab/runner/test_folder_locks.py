@@ -5,6 +5,8 @@ import fcntl
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -69,30 +71,35 @@ def test_the_lock_of_another_machine_is_named_with_its_age(interrupted, monkeypa
     cab(*command)
 
 
+HOLD = """
+import sys
+from pathlib import Path
+from cab.files.locks import locked
+with locked(Path(sys.argv[1])):
+    print(flush=True)
+    input()
+"""
+
+
 def test_a_lock_that_is_held_is_waited_for_and_names_its_owner(tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setattr("cab.files.locks.PATIENCE", 0.1)
-    path, is_held, is_free = tmp_path / "lock", threading.Event(), threading.Event()
-
-    def hold():
-        with locked(path):
-            is_held.set()
-            is_free.wait()
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    is_held.wait()
-    owner = f"{os.getpid()} on {socket.gethostname()}"
-    path.write_text("4711\nnode17\n")
-    with locked(path) as is_ours:
-        assert not is_ours
-    threading.Timer(0.5, is_free.set).start()
-    with locked(path, "which prepares it") as is_ours:
-        assert is_ours
-        assert is_locked(path)
-    holder.join()
-    assert "waiting for process 4711 on node17 since 0.0 hours, which prepares it" in caplog.text
-    assert " on ".join(path.read_text().split()) == owner
+    path = tmp_path / "lock"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], **pipes) as holder:
+        holder.stdout.readline()
+        with locked(path) as is_ours:
+            assert not is_ours
+        timer = threading.Timer(0.5, holder.communicate, (b"\n",))
+        timer.start()
+        with locked(path, "which prepares it") as is_ours:
+            assert is_ours
+            assert is_locked(path)
+            timer.join()
+    assert (
+        f"waiting for process {holder.pid} on {socket.gethostname()} since 0.0 hours, which prepares it" in caplog.text
+    )
+    assert path.read_text().split() == [str(os.getpid()), socket.gethostname()]
     assert not is_locked(path)
 
 

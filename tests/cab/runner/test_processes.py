@@ -153,8 +153,8 @@ TASKS = {
     "lm": (["pattern=CS", "task.context_lengths=[64]"], [EVALUATION]),
     "lstf": (["pattern=NC"], [TRAINING, EVALUATION]),
     "mlm": (["pattern=NS"], [TRAINING]),
-    "pcc": (["pattern=NC"], [EVALUATION]),
-    "sr": (["pattern=NS"], [TRAINING]),
+    "pcc": (["pattern=NC"], [TRAINING, EVALUATION]),
+    "sr": (["pattern=NS"], [TRAINING, EVALUATION]),
     "sum": (["pattern=CC"], [EVALUATION]),
     "tts": (["pattern=NS", "backbone=transformer_tts"], [TRAINING]),
 }
