@@ -2,6 +2,7 @@
 
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import hydra
@@ -10,7 +11,7 @@ from omegaconf import OmegaConf
 
 from cab.config.compose import compose
 from cab.config.hydra_options import REPLACED_OPTIONS
-from tests.helpers.command import cab as run_cab, records
+from tests.helpers.command import ROOT, cab as run_cab, records, run
 
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC", "preset=smoke"]
 MINE = ["--config-dir", "own settings", "experiment=mine", "pattern=NC"]
@@ -58,6 +59,11 @@ def run_hydra(*arguments: str) -> subprocess.CompletedProcess[str]:
     return run_cab(*arguments, cwd=Path.cwd(), module="cab.hydra_app")
 
 
+def run_sweep(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a sweep in a new Python, since launchers start processes that a copy cannot."""
+    return run([sys.executable, "-m", "cab.hydra_app", "-m", *arguments], cwd=Path.cwd(), PYTHONPATH=str(ROOT))
+
+
 @pytest.mark.parametrize(("arguments", "part"), PRINTED)
 def test_commands_of_cab_run(arguments, part, cab):
     assert part in cab("run", *CELL, *shlex.split(arguments)).out
@@ -88,7 +94,7 @@ def test_tracebacks_of_hydra(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["hydra/launcher=joblib"], ["hydra/launcher=submitit_local"]], ids=" ".join)
 def test_a_sweep_names_the_cell_that_fails(options):
-    done = run_hydra("-m", *CELL, "pattern=NC,CC", "device=cpu", "hydra.sweep.dir=sweep", *options)
+    done = run_sweep(*CELL, "pattern=NC,CC", "device=cpu", "hydra.sweep.dir=sweep", *options)
     assert done.returncode == 2
     of_job, line = done.stderr.splitlines()[-2:]
     assert "'pattern=CC'" in of_job
@@ -98,7 +104,7 @@ def test_a_sweep_names_the_cell_that_fails(options):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", SWEEPS, ids=" ".join)
 def test_sweeps_of_hydra(options):
-    done = run_hydra("-m", *MINE, "seed=1,2", "device=cpu", "hydra.sweep.dir=sweep", *options)
+    done = run_sweep(*MINE, "seed=1,2", "device=cpu", "hydra.sweep.dir=sweep", *options)
     assert done.returncode == 0, done.stderr
     found = records(Path("results/local"))
     assert sorted(record["cell"]["seed"] for record in found) == [1, 2]
