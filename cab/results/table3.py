@@ -205,7 +205,7 @@ def _cell(row: Fields, kind: str, *, narrow: bool) -> TableCell:
     """Return a value with the decimals of the table."""
     value = row.get(kind, math.nan)
     if math.isnan(value):
-        return TableCell()
+        return TableCell("") if kind == OWN_DEVIATION and row.get("metric") == INDEX else TableCell()
     decimals = 3 if row["metric"] == INDEX or abs(value) < 10 else 2
     if kind == DIFFERENCE:
         return TableCell(f"{round(value, 2) + 0.0:+.2f}", value)
