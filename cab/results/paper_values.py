@@ -374,7 +374,7 @@ def _rounded(own: float, published: str) -> str:
 # --- Table 13 ---------------------------------------------------------------------------------------------------------
 
 REPAIRED = "unsound as published"
-"""Kind of implementation of a published form that violates the pattern and is implemented in a corrected form."""
+"""A published form that violates the pattern, implemented in a corrected form."""
 NOTE = "note"
 
 

@@ -68,9 +68,6 @@ def numbers_of(folders: Sequence[str], cab: Command, board: Path) -> Numbers:
                 label = numbers.scored(row, source) if is_index else source
                 name = "index" if is_index else "metric", row["pattern"], place, *last
                 numbers.add(table, label, name, row[source])
-            if not is_index:
-                numbers.add(table, "own", ("sd", row["pattern"], place, *last), row["sd"])
-            assert not (is_index and row["sd"]), "the spread of an index is its interval"
     cab("leaderboard", "--out", board, *folders)
     for row in csv.DictReader(io.StringIO((board / "leaderboard.csv").read_text())):
         source = source_of(row)

@@ -137,7 +137,7 @@ def _in_pieces(module: Module, subject: Subject, length: int) -> Tensor:
     inputs: Inputs = subject.draw(module, length, batch=1).requiring_grad()
     if not subject.prefills:
         return inputs.run(module)
-    first = length // 2 + 1  # no piece is shorter than the 64 tokens that kernels of fla need
+    first = length // 2 + 1  # no piece is so short that kernels of fla decline it
     return read_chunks(module, inputs, (first, length - first), initial_state(module, inputs))[0]
 
 

@@ -11,8 +11,10 @@ from attentions.kernels.causal_abc import causal_abc
 from attentions.kernels.delta_rule import kda_decay
 from attentions.kernels.recurrence import recurrence
 from attentions.kernels.softmax_attention import softmax
+from cab.flash_linear_attention import SHORTEST
 from cab.kernels import Backend
 from cab.verification import verify_attention
+from cab.verification.on_demand import kernels
 from cab.verification.on_demand.kernels import agreements
 from cab.verification.suite import subject_of
 
@@ -118,3 +120,14 @@ def test_a_kernel_as_exact_as_its_readable_form_passes_and_one_a_little_less_exa
     for factor in (1.0, wrong):
         results = found(functools.partial(run, factor), monkeypatch, operation, attention, **more)
         assert all(result.passed for result in results) is (factor == 1.0)
+
+
+def test_no_piece_is_too_short_for_a_kernel(monkeypatch):
+    """Below :data:`SHORTEST` tokens PyTorch computes, and no kernel would get a state."""
+    sizes = list[int]()
+    monkeypatch.setattr(kernels, "read_chunks", lambda _module, _inputs, pieces, _state: (sizes.extend(pieces), None))
+    subject = subject_of("gla", "CS", options={})
+    for length in kernels.LENGTHS:
+        kernels._in_pieces(subject.build(embed_dim=16, num_heads=2), subject, length)
+    assert sum(sizes) == sum(kernels.LENGTHS)
+    assert min(sizes) >= SHORTEST
