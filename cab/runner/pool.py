@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, NoReturn
 
@@ -196,14 +197,14 @@ class Workers:
         return kind
 
     def restart(self) -> str:
-        """Replace all processes, after the death of one; return how it ended."""
-        ends = [end_of(process) for process in self._processes if process.exitcode is not None]
-        ends = ends or [end_of(process) for process in self._processes]
+        """Replace all processes, after the death of one; return how it ended, and others that died of it."""
+        died = connection.wait([process.sentinel for process in self._processes], timeout=1)
         for process in self._processes:
             process.kill()
-        self.close()
+        self.close()  # its threads read the exit codes: to read one beside them may find none
+        ends = {end_of(process) for process in self._processes if process.sentinel in died}
         self._start()
-        return next(filter(None, ends), "")
+        return " and ".join(sorted(filter(None, ends)))
 
     def close(self) -> None:
         """End all processes after their cell."""
@@ -226,7 +227,6 @@ def new_worker(environment: dict[str, str]) -> ProcessPoolExecutor:
 
 def end_of(worker: BaseProcess) -> str:
     """Return how a worker that died ended, such as ``SIGSEGV``; empty if this is unknown."""
-    worker.join(1)
     code = worker.exitcode or 0
     if code == -signal.SIGKILL:
         return "SIGKILL, which the system sends if memory runs out"

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 import types
+from concurrent.futures import wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from pathlib import Path
@@ -84,6 +85,19 @@ def test_a_cell_whose_worker_dies_runs_once_more(name, causes, troubled, tmp_pat
     assert "runs:   0%" in capsys.readouterr().err, "a bar in a terminal"
 
 
+def die_of_rank(_: Job) -> tuple[str, str]:
+    os.kill(os.getpid(), [signal.SIGKILL, signal.SIGABRT][int(os.environ["RANK"])])
+    return "locked", ""
+
+
+def test_all_causes_are_named_if_a_process_dies_of_the_death_of_another(monkeypatch):
+    monkeypatch.setattr(pool, "run_job", die_of_rank)
+    workers = pool.Workers(worker_environments(0, 1, [], size=2))
+    wait(workers.submit(Job({}, "")))
+    assert workers.restart() == "SIGABRT and SIGKILL, which the system sends if memory runs out"
+    workers.close()
+
+
 @pytest.mark.parametrize(("is_terminal", "start"), [(True, "\r\x1b[K"), (False, "")])
 def test_a_line_of_a_worker_names_its_run_and_wipes_the_bar(is_terminal, start, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
@@ -101,7 +115,7 @@ def test_two_processes_of_a_cell_are_killed_and_resume_and_the_next_cell_reuses_
     shared = ["cluster=local", "cluster.gpus=2", f"results_dir={tmp_path / 'two'}"]
     process = run_cab(*cells, *shared, stop=f"kill step-00000008.ckpt {tmp_path / 'killed'}")
     assert process.returncode == 0, process.stderr
-    assert " died (SIGKILL" in process.stderr
+    assert "SIGKILL" in process.stderr
     assert process.stderr.count("resuming from step 4") == 1, "of the first process"
     assert "Warning" not in process.stderr
     for folder in ("one", "two"):
