@@ -35,6 +35,7 @@ HYDRA: list[tuple[list[str], int, str]] = [
     ([*CELL, "attention='linear*3,mine.py:Mine'", "--cfg", "job"], 0, "name: linear*3,mine.py:Mine"),
     ([*CELL, "attention=nowhere.py:Mine", "--cfg", "job"], 2, "file 'nowhere.py' does not exist"),
     ([*CELL, "hydra/launcher=nowhere"], 2, "unknown hydra/launcher 'nowhere'"),
+    ([*MINE, "backbone=transformer"], 2, "preset 'tiny' needs size/transformer/tiny.yaml"),
     ([*CELL, "dataset=etth1"], 2, "dataset 'etth1' needs its files"),
     ([*CELL, "seed=1,2"], 2, "To sweep over it, add --multirun"),
     ([*CELL, "attention=[linear,vanilla]"], 2, "write a stack in quotes"),
