@@ -8,17 +8,7 @@ import pytest
 
 from cab import verification
 from cab.records import verified
-from cab.records.verified import (
-    QUICK,
-    VERIFIED_COLUMNS,
-    VerifiedRow,
-    is_verified,
-    read_rows,
-    remembered,
-    torch_version,
-    verified_codes,
-    write_rows,
-)
+from cab.records.verified import QUICK, VerifiedRow, is_verified, read_rows, remembered, write_rows
 from cab.registry.registries import ATTENTIONS
 from cab.verification import select_checks
 
@@ -68,7 +58,7 @@ def test_a_row_per_pair_and_nothing_twice(cab, record):
     assert out == ""
     assert "already verified: 0, to verify: 8" in err
     rows = list(csv.DictReader(record.open()))
-    assert tuple(rows[0]) == VERIFIED_COLUMNS
+    assert tuple(rows[0]) == verified.VERIFIED_COLUMNS
     assert [(row["attention"], row["pattern"]) for row in rows] == [
         (name, pattern) for name in ("linear", "none") for pattern in ("NS", "CS", "NC", "CC")
     ]
@@ -132,11 +122,11 @@ def test_rows_are_read_once_until_a_file_changes(cab, monkeypatch):
     (row,) = read_rows(remembered())
     reads = []
     monkeypatch.setattr(verified, "read_rows", lambda path: reads.append(path) or read_rows(path))
-    assert all((row.code_hash, "NS") in verified_codes() for _ in range(3))
+    assert all((row.code_hash, "NS") in verified.verified_codes() for _ in range(3))
     assert len(reads) <= 2  # this project's file and that of the cache
     with remembered().open("a", encoding="utf-8") as file:  # as another process does
         file.write(",".join(dataclasses.astuple(dataclasses.replace(row, code_hash="other"))) + "\n")
-    assert ("other", "NS") in verified_codes()
+    assert ("other", "NS") in verified.verified_codes()
 
 
 def test_some_checks_are_not_all(cab):
@@ -147,7 +137,7 @@ def test_some_checks_are_not_all(cab):
 def test_a_row_says_how_far_each_group_looked():
     row = VerifiedRow.of_today("a", "NS", dict, quick=True, reach={"causality": 130, "parameters": 0, "growth": 8192})
     assert row.max_tokens_checked == "causality=130 growth=8192"
-    assert row.torch_version == torch_version() == ".".join(row.torch_version.split(".")[:2])
+    assert row.torch_version == verified.torch_version() == ".".join(row.torch_version.split(".")[:2])
 
 
 @pytest.mark.parametrize("is_sound", [True, False])

@@ -13,14 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cab.efficiency import machine, protocols, workload
-from cab.efficiency.protocols import (
-    Case,
-    measure_as_paper,
-    measure_length,
-    part_ratio,
-    status_of,
-    within_free_memory,
-)
+from cab.efficiency.protocols import Case, measure_as_paper, measure_length, part_ratio
 from cab.efficiency.setting import Setting
 from cab.efficiency.subjects import AttentionSubject, ProjectionsSubject
 from cab.efficiency.workload import Workload
@@ -165,9 +158,9 @@ def test_a_row_names_the_kernels_that_ran():
 
 def test_more_than_is_free_raises_and_the_limit_goes_away():
     before = resource.getrlimit(resource.RLIMIT_AS)
-    with within_free_memory(), pytest.raises(RuntimeError) as caught:
+    with protocols.within_free_memory(), pytest.raises(RuntimeError) as caught:
         torch.empty(2 * psutil.virtual_memory().available, dtype=torch.uint8)
-    assert status_of(caught.value) == ("oom", "")
+    assert protocols.status_of(caught.value) == ("oom", "")
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 

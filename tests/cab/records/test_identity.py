@@ -8,21 +8,8 @@ from typing import Any
 import pytest
 
 from cab.executed import SOURCES
-from cab.records.identity import (
-    MOVED,
-    Identity,
-    Program,
-    changed,
-    changed_modules,
-    differences,
-    differing,
-    distinctions,
-    flat,
-    forward_batch_size,
-    hash_of,
-    settings,
-    why_not_resumed,
-)
+from cab.records import identity
+from cab.records.identity import MOVED, Identity, Program, changed_modules, differences, distinctions, why_not_resumed
 from cab.registry.program import can_change_score, digest_now
 
 
@@ -45,33 +32,38 @@ def test_an_option_that_a_run_lacks_has_its_default(changed_options, texts, earl
     runs = [((), {"trainer": earlier}, ["trainer.eps"]), ((), {"trainer": later}, ["trainer.eps", *changed_options])]
     assert distinctions(runs) == texts
     assert distinctions(runs[::-1]) == texts[::-1]
-    standard, own = flat({"trainer": earlier}), flat({"trainer": later})
-    assert differing([(own, changed_options), (standard, ())]) == changed_options
+    standard, own = identity.flat({"trainer": earlier}), identity.flat({"trainer": later})
+    assert identity.differing([(own, changed_options), (standard, ())]) == changed_options
 
 
 def test_a_hash_does_not_depend_on_whether_the_configuration_was_read_from_json():
     config = {"engine": "torch", "trainer": {"betas": (0.9, 0.999)}, "task": {10: 1, 9: 2}}
-    assert len({hash_of(settings(each)) for each in (config, json.loads(json.dumps(config)))}) == 1
+    assert len({identity.hash_of(identity.settings(each)) for each in (config, json.loads(json.dumps(config)))}) == 1
 
 
 def test_only_what_differs_from_the_defaults_is_hashed():
     """So an option can be added without losing a record, and a removed one that had its default leaves it."""
     defaults = {"attention.size": 8, "trainer.betas": (0.9, 0.999)}
     config = {"attention": {"name": "abc", "size": 8}, "trainer": {"betas": [0.9, 0.999], "log_every": 3}}
-    assert changed(settings(config), defaults) == {"attention.name": "abc"}
-    assert changed(settings({**config, "attention": {"name": "abc", "size": 9}}), defaults)["attention.size"] == 9
+    assert identity.changed(identity.settings(config), defaults) == {"attention.name": "abc"}
+    assert (
+        identity.changed(identity.settings({**config, "attention": {"name": "abc", "size": 9}}), defaults)[
+            "attention.size"
+        ]
+        == 9
+    )
 
 
-def identity(attention: dict[str, Any] | None = None, *, modules: dict[str, str] | None = None) -> Identity:
+def recorded(attention: dict[str, Any] | None = None, *, modules: dict[str, str] | None = None) -> Identity:
     """The identity of a run with these options of its attention and modules of the project."""
     config = {"attention": attention or {}, "trainer": {}}
     return Identity.of(config, Program.recorded({}, modules or {}), {}, {})
 
 
 def test_a_default_that_changed_is_named_and_an_added_option_is_not():
-    earlier = identity({"name": "abc", "size": 8, "removed": 1})
-    assert differences(earlier, identity({"name": "abc", "size": 8, "added": 2})) == {}
-    assert differences(earlier, identity({"name": "abc", "size": 9})) == {"configuration": "attention.size was 8, is 9"}
+    earlier = recorded({"name": "abc", "size": 8, "removed": 1})
+    assert differences(earlier, recorded({"name": "abc", "size": 8, "added": 2})) == {}
+    assert differences(earlier, recorded({"name": "abc", "size": 9})) == {"configuration": "attention.size was 8, is 9"}
     renamed = {"attention.slots": "attention.size"}
     now = Identity.of({"attention": {"name": "abc", "slots": 9}, "trainer": {}}, Program(), {}, {}, renamed)
     assert differences(earlier, now) == {"configuration": "attention.size was 8, is 9"}
@@ -97,13 +89,13 @@ def test_an_edited_module_of_the_runner_is_another_program(name, change, is_othe
     """Whether the record has the name of today or one that :data:`MOVED` knows."""
     file = Path(importlib.import_module(name).__file__ or "")
     moved = {old: before for old, (before, new, _) in MOVED.items() if new == name}
-    earlier = identity(modules={name: digest_now(name) or "", "cab.records.record": "1" * 16})
-    assert not why_not_resumed(earlier, identity(modules={name: digest_now(name) or ""}))
+    earlier = recorded(modules={name: digest_now(name) or "", "cab.records.record": "1" * 16})
+    assert not why_not_resumed(earlier, recorded(modules={name: digest_now(name) or ""}))
     monkeypatch.setitem(SOURCES, str(file), file.read_bytes() + change.encode())
-    now = identity(modules={name: digest_now(name) or ""})
+    now = recorded(modules={name: digest_now(name) or ""})
     assert why_not_resumed(earlier, now) == (f"other code of the project ({name})" if is_other else "")
     for old, before in moved.items() if is_other else ():
-        assert why_not_resumed(identity(modules={old: before}), now) == f"other code of the project ({name})"
+        assert why_not_resumed(recorded(modules={old: before}), now) == f"other code of the project ({name})"
 
 
 def test_moved_code_has_a_digest_that_it_had():
@@ -123,6 +115,6 @@ def test_a_damaged_identity_is_none(damaged):
 
 
 def test_a_forward_pass_has_the_micro_batch_or_else_the_batch():
-    assert forward_batch_size({"trainer": {"batch_size": 8, "micro_batch_size": 2}}) == 2
-    assert forward_batch_size({"trainer": {"batch_size": 8, "micro_batch_size": None}}) == 8
-    assert forward_batch_size({"trainer": {}}) is None
+    assert identity.forward_batch_size({"trainer": {"batch_size": 8, "micro_batch_size": 2}}) == 2
+    assert identity.forward_batch_size({"trainer": {"batch_size": 8, "micro_batch_size": None}}) == 8
+    assert identity.forward_batch_size({"trainer": {}}) is None

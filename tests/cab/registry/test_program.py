@@ -13,17 +13,9 @@ from cab.errors import UserError
 from cab.executed import FOREIGN, SOURCES
 from cab.files import python_source
 from cab.records.identity import changed_modules
+from cab.registry import program as programs
 from cab.registry.files import load_object
-from cab.registry.program import (
-    CAB,
-    UNKNOWN,
-    can_change_score,
-    code_of,
-    code_of_location,
-    digest_now,
-    libraries,
-    modules_of,
-)
+from cab.registry.program import CAB, can_change_score, code_of, code_of_location, digest_now, libraries, modules_of
 from cab.registry.registries import ATTENTIONS
 from tests.helpers.command import run_python
 
@@ -158,7 +150,7 @@ def test_stale_bytecode_is_not_executed(tmp_path):
 def test_a_class_without_a_file_is_unknown():
     made = type("Made", (), {"__module__": "of_no_file"})
     assert code_of(made) == ""
-    assert changed_modules({"of_no_file": UNKNOWN}, {"of_no_file": UNKNOWN}) == ["of_no_file"]
+    assert changed_modules({"of_no_file": programs.UNKNOWN}, {"of_no_file": programs.UNKNOWN}) == ["of_no_file"]
 
 
 def test_declared_files_and_variables_count(tmp_path, monkeypatch):
