@@ -18,16 +18,11 @@ def printed(cab: Command, *arguments: object) -> dict[str, Any]:
     return yaml.safe_load(cab("run", *arguments, "--cfg", "job").out)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        [],
-        [
-            *("seed=7", "attention.num_landmarks=3", "trainer.betas=[0.1,0.2]", "other_attention.CS=local"),
-            *("results_dir='a b, c'", "logger=wandb", "logger.tags=[x,'y z']"),
-        ],
-    ],
-)
+OPTIONS = ["seed=7", "attention.num_landmarks=3", "trainer.betas=[0.1,0.2]", "other_attention.CS=local"]
+OPTIONS += ["results_dir='a b, c'", "logger=wandb", "logger.tags=[x,'y z']"]
+
+
+@pytest.mark.parametrize("options", [[], OPTIONS], ids=["none", "some"])
 def test_a_saved_configuration_is_repeated(options, tmp_path, cab):
     saved = printed(cab, *CELL, *options)
     assert saved["attention"].keys() == {"name", "num_landmarks", "short_convolution", "output_gate"}

@@ -44,14 +44,9 @@ def test_a_hash_does_not_depend_on_whether_the_configuration_was_read_from_json(
 def test_only_what_differs_from_the_defaults_is_hashed():
     """So an option can be added without losing a record, and a removed one that had its default leaves it."""
     defaults = {"attention.size": 8, "trainer.betas": (0.9, 0.999)}
-    config = {"attention": {"name": "abc", "size": 8}, "trainer": {"betas": [0.9, 0.999], "log_every": 3}}
-    assert identity.changed(identity.settings(config), defaults) == {"attention.name": "abc"}
-    assert (
-        identity.changed(identity.settings({**config, "attention": {"name": "abc", "size": 9}}), defaults)[
-            "attention.size"
-        ]
-        == 9
-    )
+    for size, changed in ((8, {}), (9, {"attention.size": 9})):
+        config = {"attention": {"name": "abc", "size": size}, "trainer": {"betas": [0.9, 0.999], "log_every": 3}}
+        assert identity.changed(identity.settings(config), defaults) == {"attention.name": "abc", **changed}
 
 
 def recorded(attention: dict[str, Any] | None = None, *, modules: dict[str, str] | None = None) -> Identity:
@@ -114,7 +109,7 @@ def test_a_damaged_identity_is_none(damaged):
     assert Identity.from_plain(damaged) is None
 
 
-def test_a_forward_pass_has_the_micro_batch_or_else_the_batch():
-    assert identity.forward_batch_size({"trainer": {"batch_size": 8, "micro_batch_size": 2}}) == 2
-    assert identity.forward_batch_size({"trainer": {"batch_size": 8, "micro_batch_size": None}}) == 8
-    assert identity.forward_batch_size({"trainer": {}}) is None
+@pytest.mark.parametrize(("sizes", "expected"), [((8, 2), 2), ((8, None), 8), ((), None)])
+def test_a_forward_pass_has_the_micro_batch_or_else_the_batch(sizes, expected):
+    trainer = dict(zip(("batch_size", "micro_batch_size"), sizes, strict=False))
+    assert identity.forward_batch_size({"trainer": trainer}) == expected

@@ -11,7 +11,7 @@ import pytest
 
 from cab import UserError
 from cab.metric import Metric
-from cab.records.files import COMMITTED_DIRS, SET, record_paths
+from cab.records.files import COMMITTED_DIRS, record_paths
 from cab.records.record import Record, RunCost, Status, records_in, with_checksum
 from tests.helpers.made_records import make_about, make_record
 from tools.results.bundle import bundle
@@ -116,17 +116,14 @@ def test_what_is_no_record_at_all(tmp_path):
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path):
-    record = make_record({"mse": 1.0}, hardware={"not": object()})
     with pytest.raises(TypeError):
-        record.write(tmp_path)
+        make_record({"mse": 1.0}, hardware={"not": object()}).write(tmp_path)
     assert not any(tmp_path.iterdir())
 
 
 def test_what_is_no_number_is_written_as_none(tmp_path):
-    baselines, history = {"naive": {"mse": math.inf}}, [{"step": 1, "loss": math.nan, "validation": 2.0}]
-    record = Record.finished(
-        make_about(), metrics=[], baselines=baselines, history=history, cost=RunCost(), engine_facts={}
-    )
+    parts = {"baselines": {"naive": {"mse": math.inf}}, "history": [{"step": 1, "loss": math.nan, "validation": 2.0}]}
+    record = Record.finished(make_about(), metrics=[], **parts, cost=RunCost(), engine_facts={})
     read = Record.read(record.write(tmp_path))
     assert read.baselines == {"naive": {"mse": None}}
     assert read.history == [{"step": 1, "loss": None, "validation": 2.0}]
@@ -157,27 +154,18 @@ def test_committed_records_pass_all_checks(folder):
     assert all(dataclasses.replace(Record.read(path), is_bundled=True) == record for path, record in unchecked)
 
 
-def written_set(records: list[Record], folder: Path) -> Path:
-    """The set of a folder without the files of its records."""
-    for record in records:
-        record.write(folder / "runs")
-    return bundle(folder / "runs", folder)
-
-
-def test_a_set_is_read_as_the_files_of_its_records(tmp_path):
-    records = [make_record({"mse": 1.0}, seed=seed) for seed in (2, 1)]
-    text = written_set(records, tmp_path / "results").read_text()
-    (tmp_path / "results" / SET).write_text(text.replace("\n", "\n\n"))  # an editor left empty lines
-    paths = record_paths(tmp_path / "results")
-    assert paths == [tmp_path / "results" / f"{digest}.json" for digest in sorted(record.hash for record in records)]
-    assert {Record.read(path).hash: Record.read(path) for path in paths} == {each.hash: each for each in records}
-
-
-def test_a_doubled_set_counts_once(tmp_path, caplog):
-    path = written_set([make_record({"mse": 1.0}, seed=seed) for seed in (2, 1)], tmp_path)
-    path.write_text(path.read_text() * 2)
+def test_a_set_is_read_as_the_files_of_its_records_each_once(tmp_path, caplog):
+    records = {record.hash: record for record in (make_record({"mse": 1.0}, seed=seed) for seed in (2, 1))}
+    for record in records.values():
+        record.write(tmp_path / "runs")
+    written = bundle(tmp_path / "runs", tmp_path)
+    text = written.read_text()
+    written.write_text(text.replace("\n", "\n\n"))  # an editor left empty lines
+    assert record_paths(tmp_path) == [tmp_path / f"{digest}.json" for digest in sorted(records)]
+    assert {digest: Record.read(tmp_path / f"{digest}.json") for digest in records} == records
+    written.write_text(text * 2)
     assert len(record_paths(tmp_path)) == 2
     assert "line 3: the record of line 1 again, which counts once" in caplog.text
-    path.write_bytes(b"\xe9" + path.read_bytes())
+    written.write_bytes(b"\xe9" + text.encode())
     with pytest.raises(UserError, match=r"records\.jsonl cannot be read: 'utf-8' codec"):
         record_paths(tmp_path)
