@@ -87,33 +87,29 @@ def test_a_triton_kernel_has_the_operations_of_its_reference(monkeypatch):
     case = protocols.Case(Fake("square", module, backend="triton"))
     protocols.attempt(case, partial(protocols.prepare, case, Pattern.NS, "forward", 5, SMALL), SMALL)
     assert (case.status, case.facts["backends"]) == ("ok", "square=triton")
-    assert case.operations is not None
     assert case.operations.flops == 2 * 5 * 8
 
 
-def test_backends_of_the_command_are_those_of_the_registry():
-    assert BACKENDS == kernels.NAMES
-
-
-def plans_of(*words: str) -> list[Plan]:
+def plans_of(words: str) -> list[Plan]:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    return _plans(parser.parse_args(words))
-
-
-def labels_of(*words: str) -> list[str]:
-    (plan,) = plans_of(*words, "--lengths", "5")
-    return [subject.label for subject in plan.attentions]
+    return _plans(parser.parse_args(words.split()))
 
 
 def test_softmax_has_rows_of_its_kernels_on_cuda(monkeypatch):
+    assert BACKENDS == kernels.NAMES
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    fused = ["vanilla", "vanilla@flash", "vanilla@cudnn", "vanilla@efficient", "eager"]
-    assert labels_of("abc", "--device", "cuda") == [*fused, "abc"]
-    assert labels_of("abc", "--device", "cuda", "--kernels", "flash") == [*fused, "abc", "abc@flash"]
-    assert labels_of("vanilla", "--device", "cuda", "--kernels", "flash") == fused
-    assert labels_of("abc", "--device", "cuda", "--protocol", "paper") == ["vanilla", "eager", "abc"]
-    assert labels_of("vanilla", "--device", "cpu", "--kernels", "flash") == ["vanilla", "vanilla@flash", "eager"]
+    fused = "vanilla vanilla@flash vanilla@cudnn vanilla@efficient eager"
+    labels = {
+        "abc --device cuda": f"{fused} abc",
+        "abc --device cuda --kernels flash": f"{fused} abc abc@flash",
+        "vanilla --device cuda --kernels flash": fused,
+        "abc --device cuda --protocol paper": "vanilla eager abc",
+        "vanilla --device cpu --kernels flash": "vanilla vanilla@flash eager",
+    }
+    for words, expected in labels.items():
+        [plan] = plans_of(f"{words} --lengths 5")
+        assert " ".join(subject.label for subject in plan.attentions) == expected
 
 
 # --- compiled modules and graphs ---
@@ -143,9 +139,7 @@ def test_a_graph_has_the_memory_and_operations_of_the_forward_pass(monkeypatch):
     captured: list[object] = []
     monkeypatch.setattr(workload, "capture_graph", lambda call: captured.append(call) or (lambda: None))
     subject = AttentionSubject.parse("vanilla")
-    (graph,), (plain,) = (
-        measure_length([subject], Pattern.NS, phase, 9, SMALL) for phase in ("forward-graph", "forward")
-    )
+    graph, plain = (measure_length([subject], Pattern.NS, p, 9, SMALL)[0] for p in ("forward-graph", "forward"))
     assert len(captured) == 1
     assert (graph.bytes, graph.flops, graph.least_bytes) == (plain.bytes, plain.flops, plain.least_bytes)
     assert graph.seconds > 0
@@ -178,19 +172,18 @@ def test_a_time_of_a_backend_that_has_not_passed_is_marked(monkeypatch):
 
     def agreements(subject: Subject) -> list[Agreement]:
         asked.append((subject.name, str(subject.pattern)))
-        found = [Agreement("recurrence", "fla", 0.5, 1.0, ""), Agreement("unit", "fla", 0.5, 1.0, "")]
-        return [*found, Agreement("unit", "fla", 2.0, 1.0, "output")]
+        errors = (("recurrence", 0.5, ""), ("unit", 0.5, ""), ("unit", 2.0, "output"))
+        return [Agreement(operation, "fla", error, 1.0, part) for operation, error, part in errors]
 
     monkeypatch.setattr("cab.verification.on_demand.kernels.agreements", agreements)
-    plans = plans_of("gla", "--kernels", "fla", "--pattern", "CS", "--device", "cpu")
+    plans = plans_of("gla --kernels fla --pattern CS --device cpu")
     cost = Cost("gla@fla", "CS", "forward", 64, seconds=1.0, backends="recurrence=fla (triton: no)")
     inexact = dataclasses.replace(cost, attention="gla", backends="recurrence=fla; unit=fla+pytorch")
     other = dataclasses.replace(cost, backends="recurrence=fla; rms_norm=fla")
     plain = dataclasses.replace(cost, attention="vanilla", backends="softmax=pytorch (flash: chosen by torch)")
     mark, unmarked = _kernel_checks(plans, runs=True), _kernel_checks(plans, runs=False)
-    assert [mark(x).unchecked for x in (cost, inexact, other, plain)] == [
-        "", "unit=fla (error 2.0e+00 > 1.0e+00, output)", "rms_norm=fla (not checked)", "",
-    ]  # fmt: skip
+    found = ["", "unit=fla (error 2.0e+00 > 1.0e+00, output)", "rms_norm=fla (not checked)", ""]
+    assert [mark(x).unchecked for x in (cost, inexact, other, plain)] == found
     assert asked == [("gla", "CS")]
     assert unmarked(cost).unchecked == "recurrence=fla (not checked)"
     assert UNCHECKED in tables([mark(inexact)])

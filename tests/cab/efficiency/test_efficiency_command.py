@@ -64,7 +64,6 @@ def test_an_existing_file_is_replaced_at_the_end(error, tmp_path, monkeypatch, c
 
 
 def test_the_papers_protocol_has_its_own_defaults_and_no_roofline(tmp_path, efficiency):
-    """Costs are drawn by length."""
     rows, printed = efficiency("abc", "--lengths", "4", "8", "--protocol", "paper", "--plot", tmp_path / "plots")
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {"ns-forward-time.png", "ns-forward-memory.png"}
     assert "roof" not in printed.out

@@ -40,9 +40,8 @@ def test_a_phase_has_its_mode_and_the_memory_of_its_tensors(phase, is_training):
 def test_pairs_that_a_choice_keeps(phase, kept, monkeypatch):
     """Two of at most four visible keys: 1, 2, 2, 2 of 1, 2, 3, 4 pairs in a row, 2 of 4 in a step."""
     monkeypatch.setattr(workload, "DECODED", 2)
-    costs = measure_length(
-        [AttentionSubject.parse("dsa:top_k=2"), AttentionSubject.parse("linear")], Pattern.CS, phase, 4, SMALL
-    )
+    subjects = [AttentionSubject.parse(name) for name in ("dsa:top_k=2", "linear")]
+    costs = measure_length(subjects, Pattern.CS, phase, 4, SMALL)
     assert [cost.pairs_kept for cost in costs] == [pytest.approx(kept), None]
 
 

@@ -27,14 +27,9 @@ def test_multihead_attention_is_the_same_function_as_vanilla(pattern):
     subject = subject_of(next(row for row in ROWS if row["program"].endswith(":multihead_attention")))
     ours, theirs = subject.attention.build(pattern, SMALL), subject.build(pattern, SMALL)
     state = ours.state_dict()
-    theirs.module.load_state_dict(
-        {
-            "in_proj_weight": torch.cat([state[f"{name}_proj.weight"] for name in "qkv"]),
-            "in_proj_bias": torch.cat([state[f"{name}_proj.bias"] for name in "qkv"]),
-            "out_proj.weight": state["out_proj.weight"],
-            "out_proj.bias": state["out_proj.bias"],
-        }
-    )
+    for part in ("weight", "bias"):
+        state[f"in_proj_{part}"] = torch.cat([state.pop(f"{name}_proj.{part}") for name in "qkv"])
+    theirs.module.load_state_dict(state)
     x, source = torch.randn(2, 7, 8), torch.randn(2, 7, 8)
     inputs = (x, source, source) if pattern.is_cross else (x,)
     torch.testing.assert_close(theirs(*inputs), ours(*inputs), rtol=1e-4, atol=1e-5)
@@ -72,19 +67,14 @@ OPTIONS = {
 
 MEDIUM = Setting(batch_size=2, embed_dim=128, num_heads=2)
 CASES = [
-    pytest.param(
-        row,
-        Pattern.parse(pattern),
-        id=f"{row['attention']}-{row['name']}-{pattern}",
-        marks=() if row["module"] == "torch" else pytest.mark.slow,
-    )
+    pytest.param(row, Pattern.parse(pattern), marks=() if row["module"] == "torch" else pytest.mark.slow)
     for row in ROWS
     if not row["needs_cuda"] and find_spec(row["module"]) is not None
     for pattern in row["patterns"].split()
 ]
 
 
-@pytest.mark.parametrize(("row", "pattern"), CASES)
+@pytest.mark.parametrize(("row", "pattern"), CASES, ids=lambda of: of if isinstance(of, Pattern) else of["program"])
 def test_implementation_has_the_shape_of_its_attention_and_gradients(row, pattern):
     subject = subject_of(row, OPTIONS.get(row["attention"], ""))
     ours, module = subject.attention.build(pattern, MEDIUM), subject.build(pattern, MEDIUM)
