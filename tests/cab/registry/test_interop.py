@@ -77,9 +77,8 @@ def test_steps_after_a_padded_prompt_give_what_all_tokens_give(name, options):
 def test_packed_sequences_give_what_each_gives_alone(caches):
     mixer, cache = layer("gla"), Cache() if caches else None
     sequences = torch.randn(8, 32).split([5, 3])
-    packed, _, _ = mixer(
-        torch.cat(sequences)[None], cu_seqlens=torch.tensor([0, 5, 8]), past_key_values=cache, use_cache=caches
-    )
+    x, starts = torch.cat(sequences)[None], torch.tensor([0, 5, 8])
+    packed, _, _ = mixer(x, cu_seqlens=starts, past_key_values=cache, use_cache=caches)
     alone = torch.cat([mixer(sequence[None])[0] for sequence in sequences], dim=1)
     torch.testing.assert_close(packed, alone)
     if caches:

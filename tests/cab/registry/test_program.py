@@ -218,8 +218,8 @@ def test_a_module_of_a_folder_that_was_not_executed_is_refused(tmp_path):
 def test_libraries_of_a_file_are_in_the_program_with_their_versions(tmp_path, monkeypatch):
     """Those that it imports, or that these import in turn; after an upgrade, the version is another digest."""
     site = tmp_path / "site-packages"
+    site.mkdir()
     for name, text, dist in (("opsa", "import opsb\n", "opsa"), ("opsb", "", "ops-b"), ("opsc", "", "")):
-        site.mkdir(exist_ok=True)
         (site / f"{name}.py").write_text(text)
         if dist:
             info = site / f"{dist.replace('-', '_')}-1.0.dist-info"
@@ -274,7 +274,6 @@ def test_the_contract_is_not_the_code(tmp_path):
     shutil.copytree(CAB, tmp_path / "cab", ignore=shutil.ignore_patterns("__pycache__"))
 
     def printed(changes: dict[str, tuple[str, str]]) -> list[str]:
-        """What the package prints with replacements in modules, which are undone."""
         texts = {tmp_path / "cab" / name: (CAB / name).read_text() for name in changes}
         for (path, text), (old, new) in zip(texts.items(), changes.values(), strict=True):
             assert old in text
@@ -331,14 +330,13 @@ def test_an_import_that_fails_leaves_nothing(tmp_path):
 
 def test_every_executed_module_that_can_change_a_score_is_in_the_program(tmp_path):
     """Compared with all modules of this project that a run has executed."""
-    overrides = "task=lstf dataset=synthetic backbone=informer attention=abc pattern=NC preset=smoke"
-    overrides += " trainer.max_steps=1"
+    overrides = "task=lstf dataset=synthetic attention=abc pattern=NC preset=smoke trainer.max_steps=1 results_dir=r"
     program = f"""
         import sys
         from cab.config.compose import compose
         from cab.executed import SOURCES
         from cab.runner.run import run_cell
-        record = run_cell(compose({overrides.split()} + ["results_dir=r"])).record
+        record = run_cell(compose({overrides.split()})).record
         files = {{getattr(module, "__file__", ""): name for name, module in sys.modules.items()}}
         print(*(files[path] for path in SOURCES if path in files))
         print(*record.program.attention, *record.program.project)
