@@ -18,11 +18,8 @@ XL = [word.replace("=abc", "=transformer_xl") for word in LM]
 LSTF = ["task=lstf", "dataset=synthetic", "pattern=NC", "attention=performer", "backbone.dropout=0.2", *SMOKE]
 DECAY = ["trainer.optimizer=adamw", "trainer.weight_decay=0.1", "trainer.decay_vectors=false"]
 LAST = ["trainer.checkpoint_selection=last", f"trainer.max_steps={STEPS}"]
-INSIDE = [
-    f"trainer.max_steps={2 * STEPS - 1}",
-    "trainer.checkpoint_selection=average",
-    f"trainer.average_every={STEPS}",
-]
+INSIDE = [f"trainer.max_steps={2 * STEPS - 1}", f"trainer.average_every={STEPS}"]
+INSIDE += ["trainer.checkpoint_selection=average"]
 """The weights of a longer run after STEPS steps."""
 
 
@@ -33,11 +30,9 @@ def _few_examples():
 
 
 def trained_weights(overrides: list[str], folder: Path) -> dict[str, torch.Tensor]:
-    outcome = run_cell(compose([*overrides, f"results_dir={folder}"]))
-    assert outcome.record is not None
-    assert outcome.record.status.value == "finished"
-    weights: dict[str, torch.Tensor] = torch.load(folder / outcome.record.hash / "weights.pt", weights_only=True)
-    return weights
+    record = run_cell(compose([*overrides, f"results_dir={folder}"])).record
+    assert record.status.value == "finished"
+    return torch.load(folder / record.hash / "weights.pt", weights_only=True)
 
 
 def assert_same_weights(overrides: list[str], folder: Path) -> None:
