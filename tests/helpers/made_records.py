@@ -11,7 +11,7 @@ import pandas as pd
 from cab.metric import Metric
 from cab.records.identity import Program, hash_of, settings
 from cab.records.names import installed_code
-from cab.records.record import CELL, Record, RunCost, RunMetadata
+from cab.records.record import CELL, Record, RunCost, RunMetadata, records_in
 from cab.results.cells import read_anchors, settings_of_run, suite_cells
 from cab.results.load import FRAME_COLUMNS, PUBLISHED, rows_of
 
@@ -104,6 +104,11 @@ def make_metric(name: str, value: float | None, *, primary: bool = True) -> Metr
     return Metric(name, "dB" if name == "f_score" else "", higher_is_better=higher, primary=primary).measured(value)
 
 
+def bundled(folder: Path, **cell: Any) -> Record:
+    """The first record of a committed set whose cell has these values."""
+    return next(record for _, record in records_in(folder, []) if cell.items() <= record.cell.items())
+
+
 def result(
     value: float, attention: str = "vanilla", metric: str = "mse", seed: int = 0, **changes: Any
 ) -> dict[str, Any]:
@@ -131,5 +136,4 @@ def index_of(
     scores: pd.DataFrame, attention: str, task: str = "all", pattern: str = "NC", column: str = "index"
 ) -> float:
     rows = scores[(scores["attention"] == attention) & (scores["task"] == task) & (scores["pattern"] == pattern)]
-    assert len(rows) == 1
-    return float(rows[column].iloc[0])
+    return float(rows[column].item())

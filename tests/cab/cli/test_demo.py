@@ -2,39 +2,28 @@
 
 import argparse
 import dataclasses
-import functools
+import itertools
 from pathlib import Path
 
 import pytest
 
 from cab.cli import demo
 from cab.records.files import REFERENCE_DIRS
-from cab.records.record import Record, records_in
+from cab.records.record import Record
 from cab.runner.report import Outcome, Report
-from tests.helpers.made_records import make_record, number
-
-
-@functools.cache
-def checked_record() -> Record:
-    return next(
-        record
-        for _, record in records_in(REFERENCE_DIRS[0], [])
-        if tuple(record.cell[name] for name in ("task", "backbone", "pattern")) == demo.CHECKED
-        and (record.cell["attention"], record.cell["seed"]) == ("vanilla", 1)
-    )
+from tests.helpers.made_records import bundled, make_record, number
 
 
 def rehearsed(sweep: list[str], folder: Path) -> list[Record]:
-    """A made record of every run of a sweep."""
     values = dict(override.split("=", 1) for override in sweep)
     metrics = {"lstf": ("mse", "mae"), "pcc": ("cd_l1", "cd_l2", "f_score"), "sum": ("rouge1", "rouge2", "rougeL")}
+    names = {name: values[name] for name in ("task", "backbone", "pattern", "dataset", "preset")}
+    names["config_variant"] = values.get("task.features", "")
     records = []
-    for attention in values["attention"].split(","):
-        for seed in map(int, values["seed"].split(",")):
-            names = {name: values[name] for name in ("task", "backbone", "pattern", "dataset", "preset")}
-            cell = {**names, "config_variant": values.get("task.features", ""), "attention": attention, "seed": seed}
-            records.append(make_record({m: number(m, seed, *cell.values()) for m in metrics[names["task"]]}, **cell))
-            records[-1].write(folder)
+    for attention, seed in itertools.product(values["attention"].split(","), map(int, values["seed"].split(","))):
+        scores = {metric: number(metric, seed, attention, *names.values()) for metric in metrics[names["task"]]}
+        records.append(make_record(scores, **names, attention=attention, seed=seed))
+        records[-1].write(folder)
     return records
 
 
@@ -45,7 +34,8 @@ def test_the_road_in_small(change, status, tmp_path, monkeypatch, capsys):
     def run_sweeps(sweeps):
         *rehearsal, checked = sweeps
         assert {"attention=vanilla", "seed=1", "task=probe", "pattern=CC"} <= set(checked)
-        record = checked_record()
+        checked_place = dict(zip(("task", "backbone", "pattern"), demo.CHECKED, strict=True))
+        record = bundled(REFERENCE_DIRS[0], attention="vanilla", seed=1, **checked_place)
         metrics = [dataclasses.replace(metric, value=(metric.value or 0) + change) for metric in record.metrics]
         records = [record for sweep in rehearsal for record in rehearsed(sweep, tmp_path)]
         records.append(dataclasses.replace(record, metrics=tuple(metrics)))

@@ -21,7 +21,7 @@ from cab.runner.cell import Cell
 from cab.runner.engine import check_without_data
 from cab.runner.provenance import about_run, identity_of
 from cab.spec import Spec
-from tests.helpers.made_records import make_record
+from tests.helpers.made_records import bundled, make_record
 from tests.helpers.suite_records import with_config
 
 CELL = ["task=lm", "dataset=synthetic", "backbone=gpt2", "attention=abc", "pattern=causal_self", "preset=smoke"]
@@ -48,8 +48,7 @@ def test_values_are_parsed_once():
 
 @pytest.mark.parametrize(("task", "attention"), [("lstf", "abc"), ("mlm", "local")])
 def test_a_new_run_has_the_hash_of_the_committed_record(task, attention):
-    found = (record for _, record in records_in(REFERENCE_DIRS[1], []) if record.cell["attention"] == attention)
-    record = next(record for record in found if record.cell["task"] == task)
+    record = bundled(REFERENCE_DIRS[1], task=task, attention=attention)
     overrides = shlex.split(record.command.removeprefix("cab run "))
     assert Cell.from_config(compose(overrides)).hash == record.hash
 
@@ -85,13 +84,12 @@ def cell(*overrides: str, preset: str = "mini") -> Cell:
 def test_auto_depends_on_device_and_preset_and_a_given_value_does_not(preset, options, on_cpu, on_gpu, products):
     """``products`` of float32 on a GPU, but not with other engines."""
     config = cell(*(f"trainer.{name}={value}" for name, value in options.items()), preset=preset).config
+    fairseq = RunConfig.from_dict({**config.resolved, "engine": "fairseq"})
     assert config.precision_on(CPU) == Precision(on_cpu, "highest")
     assert config.precision_on(GPU) == Precision(on_gpu, products)
+    assert fairseq.precision_on(GPU) == Precision(on_gpu, "highest")
     assert config.autocast(GPU).fast_dtype == (torch.float16 if on_gpu == "16-mixed" else torch.bfloat16)
     assert config.autocast(CPU)._enabled == (on_cpu != "32-true")
-    assert RunConfig.from_dict({**config.resolved, "engine": "fairseq"}).precision_on(GPU) == Precision(
-        on_gpu, "highest"
-    )
 
 
 def test_a_plan_without_a_gpu_has_the_hash_of_its_run(monkeypatch):

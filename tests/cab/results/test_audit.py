@@ -34,9 +34,7 @@ def test_agreements():
     assert agreement("1.100", 1.05, wide, tolerance=0.0015) == ROUNDING
 
 
-number = st.floats(-50, 50)
-width = st.floats(0, 2)
-inside = st.floats(0, 1)
+number, width, inside = st.floats(-50, 50), st.floats(0, 2), st.floats(0, 1)
 
 
 @settings(deadline=None, derandomize=True)

@@ -1,13 +1,14 @@
 """The cost of an attention without a committed one: measured by `cab run suite=core`, shown on the board."""
 
 import dataclasses
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
-from cab.efficiency import machine
+from cab.efficiency import benchmark, machine
 from cab.efficiency.benchmark import measure_cost_of, measure_for_board, measure_state_of
 from cab.efficiency.subjects import AttentionSubject
 from cab.files.text_table import read_csv
@@ -46,16 +47,13 @@ VANILLA = FORWARD | {"attention": "vanilla", "bytes": "40", "relative_to_softmax
 def short(monkeypatch):
     """The measurements take 64 tokens instead of 8,192; the committed ones stay."""
     measured_costs()
-    for module in ("cab.results.costs", "cab.efficiency.benchmark"):
-        monkeypatch.setattr(f"{module}.LENGTH", 64)
-        monkeypatch.setattr(f"{module}.FALLBACK", 32)
-        monkeypatch.setattr(f"{module}.EARLY", 16)
+    for module, (name, length) in product((costs, benchmark), {"LENGTH": 64, "FALLBACK": 32, "EARLY": 16}.items()):
+        monkeypatch.setattr(module, name, length)
     monkeypatch.setitem(machine.PRODUCT_SIZE, "cpu", 16)
     monkeypatch.setitem(machine.COPIED_BYTES, "cpu", 2**12)
 
 
 def about(record: Record) -> tuple[str, str, str]:
-    """What the cost of a run depends on."""
     return record.cell["attention"], record.cell["pattern"], record.attention_code
 
 
@@ -74,7 +72,6 @@ def test_the_cost_of_a_class_in_a_file(tmp_path, monkeypatch):
     assert "not measured against softmax" in texts_of(mean_record, FOLDERS)[-1]
     measure_state_of(mean_record)
     state = cost_of(*about(mean_record), FOLDERS).suite_state
-    assert state is not None
     assert state.grows
     assert state.numbers >= 32, "all keys and values, or the inputs that they are made of"
     measure_cost_of(mean_record)
@@ -94,7 +91,6 @@ def test_the_cost_of_a_class_in_a_file(tmp_path, monkeypatch):
 
 
 def test_an_edited_copy_has_no_cost_and_state_of_the_original(made_suite, tmp_path, monkeypatch):
-    """Those that were measured with its code are shown."""
     codes = {"ours": installed_code("linear"), "edited": "0123456789abcdef"}
     monkeypatch.setattr(costs, "_committed_codes", lambda: {("linear", codes["ours"])})
     rows = {}
@@ -123,10 +119,8 @@ def test_an_edited_copy_has_no_cost_and_state_of_the_original(made_suite, tmp_pa
 
 
 def own_row(*folders: Path) -> pd.Series:
-    """The only row of the board with the user's results."""
-    suite = suite_of(load_results(folders))
-    assert suite is not None
-    [(_, row)] = suite.board[suite.board["own"]].iterrows()
+    board = suite_of(load_results(folders)).board
+    [(_, row)] = board[board["own"]].iterrows()
     return row
 
 
@@ -149,12 +143,10 @@ def test_the_measurement_is_that_of_the_committed_costs():
     measured = measure_for_board(AttentionSubject.parse("linear"), Pattern.CS)
     rows = [row for row in measured if row.kind == "attention"]
     forward = {(name, "forward", 64, 256, 4) for name in ("vanilla", "linear")}
-    assert {(row.attention, row.phase, row.length, row.embed_dim, row.num_heads) for row in rows} == {
-        *forward, ("linear", "decode", 16, 512, 8), ("linear", "decode", 64, 512, 8)
-    }  # fmt: skip
+    decoding = {("linear", "decode", length, 512, 8) for length in (16, 64)}
+    assert {(r.attention, r.phase, r.length, r.embed_dim, r.num_heads) for r in rows} == forward | decoding
     assert {(row.threads, row.device, row.batch_size) for row in measured} == {(1, "cpu", 1)}
     assert torch.get_num_threads() == threads
     sizes = [row for row in read_csv(costs.MEASURED) if row["run"] in (*costs.RUNS.values(), costs.DECODING_RUN)]
-    assert {(row["phase"], row["embed_dim"], row["num_heads"], row["repeats"]) for row in sizes} == {
-        ("forward", "256", "4", "3"), ("decode", "512", "8", "3")
-    }  # fmt: skip
+    found = {(row["phase"], row["embed_dim"], row["num_heads"], row["repeats"]) for row in sizes}
+    assert found == {("forward", "256", "4", "3"), ("decode", "512", "8", "3")}

@@ -26,10 +26,9 @@ def noisy(table: pd.DataFrame, deviation: float, seed: int = 3) -> pd.DataFrame:
     return table.assign(seconds=table["seconds"] * factors)
 
 
-def time_of(found: pd.DataFrame, attention: str = "abc") -> pd.Series:
-    rows = found[(found["attention"] == attention) & (found["resource"] == "time")]
-    assert len(rows) == 1
-    return rows.iloc[0]
+def time_of(found: pd.DataFrame) -> pd.Series:
+    [(_, row)] = found[(found["attention"] == "abc") & (found["resource"] == "time")].iterrows()
+    return row
 
 
 def quadratic(n: float) -> float:
@@ -50,7 +49,6 @@ OTHER_TRUTH = optimize.brentq(lambda n: quadratic(n) - n_log_n(n), 1000, 10_000)
 
 
 def crossing() -> pd.DataFrame:
-    """Costs of curves that cross at ``TRUTH``."""
     return costs({"vanilla": quadratic, "abc": line})
 
 

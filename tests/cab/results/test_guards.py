@@ -9,13 +9,12 @@ import pytest
 
 from cab.errors import EXAMPLE_COMMAND, UserError
 from cab.records.files import REFERENCE_DIRS
-from cab.records.record import records_in
 from cab.results.cells import data_hash
 from cab.results.guards import comparable, of_one_data, select
 from cab.results.index import NO_CONSTANTS, Scores, score
 from cab.results.index_tables import notes_on
 from cab.results.load import load_results
-from tests.helpers.made_records import index_of, make_record, mine, number, result, table
+from tests.helpers.made_records import bundled, index_of, make_record, mine, number, result, table
 
 
 def two(**changes: Any) -> list[dict[str, Any]]:
@@ -30,34 +29,24 @@ OTHER_FILE = mine({"abc": 1.5}, hash="other", file="folder/other.json")
 PRINTED_ROWS = two(hash="", file="numbers.csv")
 
 
+VERSIONS = r"task 'mine' .* different versions.* 1 \(.*\.json\), 2 \(.*\.json\).* --latest-version"
+
+
 @pytest.mark.parametrize(
-    ("rows", "normalization", "message"),
+    ("rows", "message"),
     [
-        ([], "results", f"no results to score.*{EXAMPLE_COMMAND}"),
-        (two() + two(preset="paper"), "results", r"presets mini, paper .* --preset mini"),
-        (
-            two() + two(task_version=2, dataset="etth2"),
-            "results",
-            r"task 'mine' .* different versions.* 1 \(.*\.json\), 2 \(.*\.json\).* --latest-version",
-        ),
-        (
-            two() + OTHER_FILE,
-            "results",
-            r"two results for one cell \(.*attention=abc.*abc-mini-0\.json and folder/other\.json",
-        ),
-        (PRINTED_ROWS + PRINTED_ROWS[:1], "results", r"two results for one cell .*: numbers\.csv\. Remove one"),
-        (mine({"none": 2.0}), "results", "only 'none' has results"),
-        (
-            mine({"abc": 1.0}) + mine({"local": 2.0}, higher_is_better=True),
-            "results",
-            "'mine mse' is higher-is-better in some",
-        ),
-        (two(), "oficial", "did you mean 'official'"),
+        ([], f"no results to score.*{EXAMPLE_COMMAND}"),
+        (two() + two(preset="paper"), r"presets mini, paper .* --preset mini"),
+        (two() + two(task_version=2, dataset="etth2"), VERSIONS),
+        (two() + OTHER_FILE, r"two results for one cell \(.*attention=abc.*abc-mini-0\.json and folder/other\.json"),
+        (PRINTED_ROWS + PRINTED_ROWS[:1], r"two results for one cell .*: numbers\.csv\. Remove one"),
+        (mine({"none": 2.0}), "only 'none' has results"),
+        (mine({"abc": 1.0}) + mine({"local": 2.0}, higher_is_better=True), "'mine mse' is higher-is-better in some"),
     ],
 )
-def test_results_are_refused(rows, normalization, message):
+def test_results_are_refused(rows, message):
     with pytest.raises(UserError, match=message):
-        scored(rows, normalization)
+        scored(rows)
 
 
 @pytest.mark.parametrize("changes", [{}, {"task": "lstf", "pattern": "NS"}])
@@ -65,13 +54,15 @@ def test_tasks_without_constants_have_no_index(changes):
     made = scored(two(**changes), "official")
     assert set(made.table["missing"]) == {NO_CONSTANTS, "no task has an index"}
     assert scored(two(**changes)).table["index"].notna().all()
+    with pytest.raises(UserError, match="did you mean 'official'"):
+        scored(two(**changes), "oficial")
 
 
 def test_a_rehearsal_has_an_index_with_a_stamp(tmp_path, cab):
     """It is that of its own results, also if the constants of the paper are requested."""
     for name, part in itertools.product(("vanilla", "abc"), "MS"):
-        names = {"dataset": "synthetic", "config_variant": part, "preset": "smoke", "attention": name}
-        make_record({"mse": number(name), "mae": number(part, name)}, **names).write(tmp_path)
+        cell = {"dataset": "synthetic", "config_variant": part, "preset": "smoke", "attention": name}
+        make_record({"mse": number(name), "mae": number(part, name)}, **cell).write(tmp_path)
     output = cab("score", tmp_path, "--score", "index", "--normalization", "official", "--csv")
     assert {(row["source"], row["normalization"]) for row in output.rows} == {("own", "results")}
     assert "say nothing about attentions" in output.err
@@ -79,15 +70,11 @@ def test_a_rehearsal_has_an_index_with_a_stamp(tmp_path, cab):
 
 def test_results_on_other_data_are_excluded(caplog):
     """Another place may have other data."""
-    places = {"etth1": ("feed", "feed", "feed", "beef", "beef"), "etth2": ["deed"] * 5}
-    rows = [
-        result(1.0, name, dataset=dataset, data_id=data)
-        for dataset, of in places.items()
-        for name, data in zip(("vanilla", "abc", "lara", "local", "s4d"), of, strict=True)
-    ]
-    kept = comparable(table(*rows)).groupby("dataset")["attention"].unique().map(sorted)
-    assert kept["etth1"] == ["abc", "lara", "vanilla"]
-    assert len(kept["etth2"]) == 5
+    names = ("vanilla", "abc", "lara", "local", "s4d")
+    rows = [result(1.0, n, data_id="feed" if n in names[:3] else "beef") for n in names]
+    rows += [result(1.0, name, dataset="etth2", data_id="deed") for name in names]
+    kept = comparable(table(*rows)).groupby("dataset")["attention"].agg(set)
+    assert kept.to_dict() == {"etth1": {*names[:3]}, "etth2": {*names}}
     [warning] = [text for text in caplog.messages if "on different data" in text]
     assert warning.startswith("mini lstf etth1 M informer NC: ")
     assert warning.endswith("the results on the data of the latter are excluded: 2")
@@ -96,12 +83,9 @@ def test_results_on_other_data_are_excluded(caplog):
 def test_the_data_of_the_anchors_take_precedence(caplog):
     """In a cell of the suite, results on its data are kept, even if most are on others."""
     names = {"dataset": "synthetic", "config_variant": "", "pattern": "CS"}
-    bundled = next(record for _, record in records_in(REFERENCE_DIRS[0], []) if record.cell["task"] == "lstf")
-    others = make_record({"mse": 1.0}, data={"rows": 3}, **names)
-    rows = [
-        result(1.0, name, file=name, data_id=data_hash(record), **names)
-        for name, record in (("abc", bundled), ("local", others), ("s4d", others))
-    ]
+    of_suite = data_hash(bundled(REFERENCE_DIRS[0], task="lstf"))
+    places = {"abc": of_suite, "local": "other", "s4d": "other"}
+    rows = [result(1.0, name, file=name, data_id=data, **names) for name, data in places.items()]
     assert of_one_data(table(*rows))["attention"].tolist() == ["abc"]
     assert "excluded: 2" in caplog.text
 

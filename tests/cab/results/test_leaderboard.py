@@ -22,14 +22,14 @@ def leaderboard(*sources: Path, normalization: str = "results") -> pd.DataFrame:
 
 
 def test_presets_and_synthetic_data_are_kept_apart(tmp_path):
-    names = ("vanilla", "abc", "local")
-    for preset, dataset in itertools.product(("mini", "smoke"), ("etth1", "synthetic")):
-        for name in names:
-            cell = {"attention": name, "preset": preset, "dataset": dataset, "task": "mine"}
-            record = make_record({"mse": number(preset, dataset, name)}, **cell)
-            record.write(tmp_path / f"{preset}-{dataset}")
-            record.write(tmp_path / "results")
-    assert [board.heading for board in index_boards(load_results([tmp_path / "results", PAPER_DIR]), "results")] == [
+    names, presets, datasets = ("vanilla", "abc", "local"), ("mini", "smoke"), ("etth1", "synthetic")
+    for name, preset, dataset in itertools.product(names, presets, datasets):
+        cell = {"attention": name, "preset": preset, "dataset": dataset, "task": "mine"}
+        record = make_record({"mse": number(preset, dataset, name)}, **cell)
+        record.write(tmp_path / f"{preset}-{dataset}")
+        record.write(tmp_path / "results")
+    boards = index_boards(load_results([tmp_path / "results", PAPER_DIR]), "results")
+    assert [board.heading for board in boards] == [
         *("Preset mini (index: results)", "Preset smoke (index: results)", "Published numbers"),
         *("Preset smoke, rehearsal on generated data (index: results)", "Preset mini, synthetic data"),
     ]
@@ -49,9 +49,8 @@ def write_failed(folder: Path, cost: RunCost, **changes: Any) -> None:
 
 
 def test_a_failed_run_has_no_training_time(tmp_path):
-    for seed in (0, 1):
-        for name in ("vanilla", "abc"):
-            make_record({"mse": number(name, seed)}, attention=name, seed=seed).write(tmp_path)
+    for seed, name in itertools.product((0, 1), ("vanilla", "abc")):
+        make_record({"mse": number(name, seed)}, attention=name, seed=seed).write(tmp_path)
     write_failed(tmp_path, RunCost(train_seconds=1.0, wall_seconds=1.0), seed=1)
     table = leaderboard(tmp_path).set_index("attention")
     place = "lstf/etth1/multivariate/informer"

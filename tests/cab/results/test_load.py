@@ -10,12 +10,12 @@ import pytest
 
 from cab.errors import UserError
 from cab.records.files import PAPER_DIR, REFERENCE_DIRS
-from cab.records.record import Record, records_in
+from cab.records.record import Record
 from cab.results.costs import load_costs
 from cab.results.guards import first_reference
 from cab.results.load import FRAME_COLUMNS, load, load_results, reduced, rows_of, runs_of
 from cab.results.summarize import metrics_table
-from tests.helpers.made_records import make_record
+from tests.helpers.made_records import bundled, make_record
 from tests.helpers.suite_records import CELLS, made_anchors, made_suite as made_suite, suite_record, value_record
 
 CORE, MINI = REFERENCE_DIRS
@@ -41,8 +41,8 @@ def test_each_source_is_read_once(tmp_path, monkeypatch):
 
 def test_reference_results_are_added(tmp_path):
     """Once, and an own record of the same cell and seed is a row of its own."""
-    bundled = next(record for _, record in records_in(MINI, []) if record.cell["task"] == "lstf")
-    names = {"dataset": "synthetic", "pattern": "CS", "config_variant": "M", "seed": 1, "data": bundled.data}
+    names = {"dataset": "synthetic", "pattern": "CS", "config_variant": "M", "seed": 1}
+    names["data"] = bundled(MINI, task="lstf").data
     mine = make_record({"mse": 0.5, "mae": 0.25}, **names)
     path = mine.write(tmp_path)
     frame = load([tmp_path, MINI], with_reference=True).frame
@@ -63,7 +63,6 @@ def test_the_first_reference_folder_of_a_place_counts():
 
 
 def facts(record: Record) -> Mapping[str, object]:
-    """The first row of a record."""
     [values, *_] = rows_of([(Path("run.json"), record)])
     return dict(zip(FRAME_COLUMNS, values, strict=True))
 
@@ -164,9 +163,8 @@ def test_values_without_a_preset_count_as_published_with_a_warning(tmp_path, cap
     path, row = tmp_path / "own.csv", "NS,sr,sr3,ffhq,psnr,1,a,2.0"
     path.write_text(f"{HEAD}\n{row}\n")
     assert load_results(path)["source"].tolist() == ["published"]
-    assert caplog.messages == [
-        f"{path} has no column 'preset', so its values count as published; for your own, add it, with the value paper"
-    ]
+    warning = "has no column 'preset', so its values count as published; for your own, add it, with the value paper"
+    assert caplog.messages == [f"{path} {warning}"]
     caplog.clear()
     path.write_text(f"{HEAD},preset\n{row},paper\n")
     assert load_results(path)["source"].tolist() == ["own"]

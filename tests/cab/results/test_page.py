@@ -32,8 +32,6 @@ LM_METRICS = LM(dataset="pg19", context_lengths=(256, 512, 1024)).metrics
 
 
 class Elements(HTMLParser):
-    """Every element's tag and attributes."""
-
     def __init__(self, page: str) -> None:
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None]]] = []
@@ -57,9 +55,8 @@ def test_names_change_neither_elements_nor_cells(tmp_path):
             make_record({name: number(place), f"{name}_512": 1.2}, dataset="ettm1", **others).write(results)
         for attention in ("vanilla", "abc", "none"):  # curves by length, and the benefit of attention
             lm = {"task": "lm", "dataset": "pg19", "config_variant": "", "backbone": "gpt2", "pattern": "CS"}
-            make_record([m.measured(number(m.name, attention)) for m in LM_METRICS], attention=attention, **lm).write(
-                results
-            )
+            metrics = [metric.measured(number(metric.name, attention)) for metric in LM_METRICS]
+            make_record(metrics, attention=attention, **lm).write(results)
             mlm = lm | {"task": "mlm", "backbone": "roberta", "pattern": "NS"}
             make_record({"ppl": number(attention)}, attention=attention, **mlm).write(results)
         unreadable = make_record({"mse": 1.5}, attention=f"half a character: {chr(0xD800)}").write(results)
@@ -70,11 +67,8 @@ def test_names_change_neither_elements_nor_cells(tmp_path):
         elements = Elements(page).found
         assert not any((attributes.get("href") or "").startswith("javascript:") for _, attributes in elements)
         shapes[kind] = Counter((tag, *attributes) for tag, attributes in elements)
-        rows = [
-            row
-            for path in sorted(out.glob("*.csv"))
-            for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8")))
-        ]
+        texts = [path.read_text(encoding="utf-8") for path in sorted(out.glob("*.csv"))]
+        rows = [row for text in texts for row in csv.reader(io.StringIO(text))]
         widths[kind] = [len(row) for row in rows]
         assert not [cell for row in rows for cell in row if re.match("[=＝@＠]|[-+].*[a-z=]", cell) and cell != "-"]
         assert all(cell.isprintable() for row in rows for cell in row)

@@ -30,10 +30,8 @@ ARENA = {"task": "lra", "config_variant": "", "backbone": "encoder", "pattern": 
 AS_CSV = ("--format", "csv")
 
 
-COUNTS = {
-    (row["pattern"], row["backbone"], row["attention"]): int(row["params"])
-    for row in rows_of("parameters_reproduced.csv")
-}
+PARAMETERS = rows_of("parameters_reproduced.csv")
+COUNTS = {(row["pattern"], row["backbone"], row["attention"]): int(row["params"]) for row in PARAMETERS}
 
 
 def marks_of(name: str) -> tuple[Any, ...]:
@@ -229,9 +227,8 @@ def test_correlations_of_own_indices(table, published):
         if row["metric"] == "index" and row["attention"] != "flash":
             name = row["pattern"] if row["task"] == "all" else f"{row['pattern']} {row['task']}"
             own[name] |= {} if math.isnan(row["own"]) else {row["attention"]: row["own"]}
-    own["LRA"] = {
-        row["attention"]: statistics.fmean([float(row[x]) for x in list(row)[1:]]) for row in rows_of("lra.csv")
-    }
+    for row in rows_of("lra.csv"):
+        own["LRA"][row.pop("attention")] = statistics.fmean(map(float, row.values()))
     frame = compared(table, published)
     assert len(frame) == {"figure3a": 10, "figure4": 120}[table.name]
     for row in frame.to_dict("records"):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,11 +11,12 @@ from scipy import stats
 from cab.errors import UserError
 from cab.records.files import REFERENCE_DIRS
 from cab.records.identity import hash_of
-from cab.records.record import Status, records_in
+from cab.records.record import Status
 from cab.results.load import load, load_results
 from cab.results.retained import MIN_SEEDS, Judged, baselines_of, gains_of, gains_table, judged, suite_runs, unscored
 from cab.results.statistics import Verdict
 from cab.results.verdict import frame_of
+from tests.helpers.made_records import bundled
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record, value_record, with_config
 from tools.validity import simulate_statistics as simulation
 
@@ -25,7 +25,7 @@ SOLVED = [100.0, 99.0, 100.0]
 
 
 def verdicts(**points: list[float]) -> dict[str, Judged]:
-    return judged({**ANCHORS, **points})
+    return judged(ANCHORS | points)
 
 
 @pytest.mark.parametrize(
@@ -75,19 +75,17 @@ def test_tuned_attentions_are_a_family_of_their_own():
 def test_own_results_do_not_change_other_verdicts():
     """Each own attention joins the family of the reference alone, instead of a reference of its name."""
 
-    def rows(source: str, points: dict[str, list[float]]) -> list[dict[str, Any]]:
-        about = {"task": "probe", "backbone": "mixer", "pattern": "CS", "source": source, "reason": "", "program": ""}
-        about |= {"value": 0.5, "steps": math.nan, "unfinished": False, "diverged": False, "slots": ""}
-        return [
-            {**about, "status": "", "verified": "yes", "attention": name, "label": name, "seed": seed, "K": k}
-            for name, own in points.items()
-            for seed, k in enumerate(own)
-        ]
-
+    about = {"task": "probe", "backbone": "mixer", "pattern": "CS", "reason": "", "program": "", "status": ""}
+    about |= {"value": 0.5, "steps": math.nan, "unfinished": False, "diverged": False, "slots": "", "verified": "yes"}
     known = {f"a{n}": [8.0 * n, 8.0 * n + 0.5, 8.0 * n + 1] for n in range(1, 11)}
     mine = {"mine": [60.0, 90.0, 94.0], "a1": [50.0, 51.0, 52.0]}
-    found = gains_of(pd.DataFrame(rows("reference", ANCHORS | known) + rows("own", mine)))
-    found = found.set_index(["source", "attention"])
+    runs = [
+        {**about, "source": source, "attention": name, "label": name, "seed": seed, "K": k}
+        for source, points in (("reference", ANCHORS | known), ("own", mine))
+        for name, own in points.items()
+        for seed, k in enumerate(own)
+    ]
+    found = gains_of(pd.DataFrame(runs)).set_index(["source", "attention"])
     own, alone = found.loc["own"], verdicts(**known)
     assert own["verdict"].to_dict() == {"mine": Verdict.UNDECIDED, "a1": Verdict.WORSE}
     assert own.loc["a1", "bound"] == verdicts(**known | {"a1": mine["a1"]})["a1"].bound
@@ -154,12 +152,8 @@ def test_anchors_are_frozen():
 
 def test_softmax_attention_of_other_code_is_scored(tmp_path):
     """Also without the reference results: an anchor is one by its code."""
-    bundled = next(
-        record
-        for _, record in records_in(REFERENCE_DIRS[0], [])
-        if tuple(record.cell[name] for name in ("task", "pattern", "attention")) == ("lm", "CS", "vanilla")
-    )
-    dataclasses.replace(bundled, attention_code="a36d8c3e" * 2).write(tmp_path)
+    record = bundled(REFERENCE_DIRS[0], task="lm", pattern="CS", attention="vanilla")
+    dataclasses.replace(record, attention_code="a36d8c3e" * 2).write(tmp_path)
     assert set(load_results(tmp_path)["reason"]) == {""}
     for with_reference in (False, True):
         gains = gains_table(load(tmp_path, with_reference=with_reference).frame).query("source == 'own'")

@@ -91,10 +91,8 @@ def test_the_interval_of_an_index_ignores_the_seeds_of_others():
 def test_variances_add_up_over_cells_and_tasks():
     values = {"abc": [1.0, 1.2, 1.4], "local": [2.0, 2.2, 2.4]}
     cells = mine(values, dataset="etth2") + mine(values, dataset="ettm1")
-    alone, of_cells, of_tasks = (
-        scored(mine(values) + others).estimates["NC", "all", "abc"].variance
-        for others in ([], cells, mine(values, task="yours"))
-    )
+    scores = [scored(mine(values) + others) for others in ([], cells, mine(values, task="yours"))]
+    alone, of_cells, of_tasks = (each.estimates["NC", "all", "abc"].variance for each in scores)
     assert (of_cells, of_tasks) == (pytest.approx(alone / 3), pytest.approx(alone / 2))
 
 

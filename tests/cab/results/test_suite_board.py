@@ -1,8 +1,6 @@
 """The board of the suite: its rows, its main sentence, its CSV file and its page."""
 
 import dataclasses
-from collections.abc import Iterable
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -12,7 +10,7 @@ from cab.results import page
 from cab.results.costs import suite_state, suite_states
 from cab.results.figures import frontier
 from cab.results.load import load_results
-from cab.results.suite_board import Suite, families, main_sentence, suite_of
+from cab.results.suite_board import families, main_sentence, suite_of
 from tests.helpers.suite_records import CELLS, made_suite as made_suite, seeds, suite_record
 
 
@@ -26,26 +24,17 @@ def folders(made_suite, tmp_path):
     return [made_suite, tmp_path / "own"]
 
 
-def made(folders: Iterable[Path]) -> Suite:
-    suite = suite_of(load_results(folders))
-    assert suite is not None
-    return suite
-
-
-def test_the_table_of_states_is_what_is_measured():
+def test_the_tables_of_states_and_of_families_are_of_the_registry():
     for name in ("linear", "local", "mla"):
         assert suite_state(ATTENTIONS.get(name)) == suite_states()[name], "run python -m tools.suite.tables"
     assert suite_state(ATTENTIONS.get("linformer")) is None
-
-
-def test_families_are_of_registered_attentions():
     assert set(families()) <= set(ATTENTIONS.names())
 
 
 def test_yours_are_your_records(folders):
     """One own run of abc neither makes the reference results the user's, nor is it averaged or judged with them."""
     suite_record("lstf", "abc", 97, 9).write(folders[1])
-    suite = made(folders)
+    suite = suite_of(load_results(folders))
     [verdict] = page._suite(suite)["own"]["abc"]
     assert verdict.startswith("abc, pattern CS: 1 of 3 core cells")
     assert "periodic copy, lstf informer CS: K 97.0*, not tested\n" in verdict
@@ -55,22 +44,21 @@ def test_yours_are_your_records(folders):
 
 
 def test_the_main_sentence(folders):
-    suite = made(folders)
-    sentence = main_sentence(suite)
-    assert sentence.startswith(
+    expected = (
         "Of 3 attentions with a constant-size decode state, 2 are worse than softmax attention in causal recall, 1 "
         "(abc) matches it. Of 64 facts, abc retains 99%, linear retains 95%, local retains 3% (at least 3 seeds each)."
     )
+    assert main_sentence(suite_of(load_results(folders))).startswith(expected)
 
 
 def test_own_rows_that_change_no_sentence(folders):
     """An unverified result, a single seed, a tuned learning rate, and a reference that is trained again."""
-    before = main_sentence(made(folders))
+    before = main_sentence(suite_of(load_results(folders)))
     records = [*seeds("probe", "rfa(tuned)", 99.9), suite_record("probe", "rfa", 99.9), *seeds("probe", "local", 99)]
     records += [dataclasses.replace(run, verified=False) for run in seeds("probe", "gla", 99.9)]
     for record in records:
         record.write(folders[1])
-    suite = made(folders)
+    suite = suite_of(load_results(folders))
     assert suite.board.set_index("attention")["own"]["rfa"]
     assert main_sentence(suite) == before
 

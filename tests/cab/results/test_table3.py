@@ -16,11 +16,8 @@ from cab.results.published import rows as rows_of
 from cab.results.table3 import side_by_side
 from tests.helpers.made_records import make_record
 
-PARTS = {
-    "ett": [("etth1", "M"), ("etth1", "S"), ("etth2", "M"), ("etth2", "S"), ("ettm1", "M"), ("ettm1", "S")],
-    "weather": [("weather", "M"), ("weather", "S")],
-    "ecl": [("ecl", "M"), ("ecl", "S")],
-}
+SERIES = {"ett": ("etth1", "etth2", "ettm1"), "weather": ("weather",), "ecl": ("ecl",)}
+PARTS = {name: [*itertools.product(series, "MS")] for name, series in SERIES.items()}
 TERM = ("pattern", "task", "backbone", "dataset", "metric")
 SETS = {row["task"]: row["dataset"] for row in rows_of("results.csv")}
 Key = tuple[str, ...]

@@ -31,11 +31,8 @@ def check(changes: dict[str, list[float]] | None = None, **baselines: float) -> 
     made = made_anchors()[CELL.key]
     anchors = dataclasses.replace(made, test={name: values.pop(name) for name in ("vanilla", "none")})
     known = {name: {"mse": value} for name, value in (baselines or {"ridge": 1.0}).items()}
-    records = [
-        dataclasses.replace(value_record(CELL, name, value, seed), baselines=known)
-        for name, own in values.items()
-        for seed, value in enumerate(own)
-    ]
+    records = [value_record(CELL, name, x, seed) for name, own in values.items() for seed, x in enumerate(own)]
+    records = [dataclasses.replace(record, baselines=known) for record in records]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cab.results.cells.read_anchors", lambda: {CELL.key: anchors})
         runs = suite_runs(frame_of(records))
@@ -90,6 +87,5 @@ def test_few_attentions_are_not_judged():
 
 
 def test_the_table_of_invalid_cells_is_what_is_computed():
-    """The page reads it, and no records."""
     rows = [(*key, reason) for key, reason in invalid_cells().items()]
     assert [*tables.invalid_cells()][1:] == rows, "run python -m tools.suite.tables"

@@ -12,7 +12,6 @@ pytestmark = pytest.mark.usefixtures("made_suite")
 
 
 def lines_of(*mine: Record) -> list[str]:
-    """The verdict on ``mine`` in pattern CS, among the reference results."""
     [lines] = judge_attentions([MINE], frame_of(mine))[MINE]
     return [line.strip() for line in lines]
 
