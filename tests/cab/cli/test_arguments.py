@@ -11,8 +11,7 @@ import pytest
 from cab.cli.arguments import results_path
 from cab.patterns import Pattern
 
-CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "attention=abc", "pattern=NC"]
-CELL += ["preset=smoke", "device=cpu"]
+CELL = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke", "device=cpu"]
 
 
 def test_a_folder_without_leave_to_write(refused, tmp_path, monkeypatch):

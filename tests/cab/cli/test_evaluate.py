@@ -10,9 +10,8 @@ from cab.runner.evaluation import DeviceBatches
 from cab.runner.run import run_cell
 from tests.helpers.command import run_module
 
-CELL = ["task=probe", "dataset=recall", "backbone=mixer", "pattern=CS", "attention=vanilla", "preset=smoke"]
+CELL = ["task=probe", "dataset=recall", "pattern=CS", "attention=vanilla", "preset=smoke", "device=cpu"]
 CELL += ["trainer.max_steps=2", "task.test_examples=40", "task.evaluation_batch_size=16", "task.examples=64"]
-CELL += ["device=cpu"]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +22,6 @@ def result(tmp_path_factory):
 
 
 def table(text: str) -> dict[str, tuple[str, str]]:
-    """Return the recorded and the new value of each metric."""
     rows = [line.split() for line in text.splitlines()]
     return {row[0]: (row[1], row[2]) for row in rows if row and row[0] in ("accuracy", "sequences")}
 

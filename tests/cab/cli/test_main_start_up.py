@@ -5,13 +5,7 @@ import sys
 from tests.helpers.command import ROOT, run
 
 LIGHT = (
-    "--help",
-    "--version",
-    "list attentions",
-    "list backbones",
-    "list tasks",
-    "data list",
-    "completion bash",
+    *("--help", "--version", "list attentions", "list backbones", "list tasks", "data list", "completion bash"),
     "score results/paper --normalization official --csv",
     "leaderboard results/paper --format markdown",
     "correlation results/paper",

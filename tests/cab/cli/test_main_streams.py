@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +25,7 @@ def list_tasks(stdout: int) -> subprocess.CompletedProcess[str]:
     environment = os.environ.copy()
     environment.pop("PYTHONUNBUFFERED", None)  # Python's buffers are written at its exit
     command = [sys.executable, "-m", "cab.cli.main", "list", "tasks", "--csv"]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
-    )
+    return subprocess.run(command, cwd=ROOT, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True)
 
 
 def test_a_reader_that_exits_ends_the_command_quietly():
@@ -41,27 +40,17 @@ def test_a_reader_that_exits_ends_the_command_quietly():
 def test_a_full_stdout_is_one_line():
     with FULL.open("w") as full:
         done = list_tasks(full.fileno())
-    assert done.returncode == 2
-    assert (
-        done.stderr == "cab: error: no space left on the disk of the output; free some space and repeat the command\n"
-    )
+    line = "cab: error: no space left on the disk of the output; free some space and repeat the command\n"
+    assert (done.returncode, done.stderr) == (2, line)
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="/dev/full")
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda: torch.save(torch.zeros(1), FULL),
-        lambda: torch.save(torch.zeros(10**6), FULL),
-        lambda: np.zeros(10**6).tofile(FULL),
-        lambda: FULL.write_text("much"),
-    ],
-    ids=["torch-small", "torch-large", "numpy", "text"],
-)
-def test_a_full_disk_is_recognized(write):
-    with pytest.raises((OSError, RuntimeError)) as caught:
-        write()
-    assert is_full_disk(caught.value)
+def test_a_full_disk_is_recognized():
+    writers = [partial(torch.save, torch.zeros(size)) for size in (1, 10**6)]
+    for write in (*writers, np.zeros(10**6).tofile, lambda path: path.write_text("much")):
+        with pytest.raises((OSError, RuntimeError)) as caught:
+            write(FULL)
+        assert is_full_disk(caught.value), write
 
 
 def test_other_errors_are_not_a_full_disk():

@@ -12,7 +12,6 @@ from cab.registry.tables import CONFIGS
 
 
 def options(text: str) -> dict[str, tuple[str, str]]:
-    """Default and description of each option, by name."""
     found = re.findall(r"^  ([\w.]+)=((?:\S| (?! ))+)(?:  +(.*))?$", text, flags=re.MULTILINE)
     return {name: (default, about) for name, default, about in found}
 
@@ -21,11 +20,10 @@ def test_every_option_has_a_line_with_its_default_and_what_it_is():
     found = options("\n".join(map(help_text, ([], ["trainer=default", "cluster=local,slurm"]))))
     groups = {"task", "dataset", "backbone", "attention", "trainer", "logger", "cluster", "data"}
     expected = RUN_KEYS.keys() - groups - {"preset", "pattern"}
-    expected |= {f"trainer.{name}" for name in annotations_of(TrainerConfig)} | {
-        f"data.{name}" for name in annotations_of(DataConfig)
-    }
-    for file in ("local", "slurm"):
-        keys = yaml.safe_load((CONFIGS / "cluster" / f"{file}.yaml").read_text()).keys() - {"name"}
+    for group, settings in (("trainer", TrainerConfig), ("data", DataConfig)):
+        expected |= {f"{group}.{name}" for name in annotations_of(settings)}
+    for file in ("local.yaml", "slurm.yaml"):
+        keys = yaml.safe_load((CONFIGS / "cluster" / file).read_text()).keys() - {"name"}
         expected |= {f"cluster.{key}" for key in keys}
     assert found.keys() == expected
     assert [name for name, (_, about) in found.items() if not about] == []

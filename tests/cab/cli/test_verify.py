@@ -3,7 +3,6 @@
 import abc
 import re
 import sys
-import textwrap
 
 import pytest
 
@@ -13,27 +12,26 @@ from tests.helpers.command import ROOT
 CHECKS = ["--quick", "--checks", "lookahead_gradient,lookahead_perturbation,lookahead_length,same_seed"]
 
 MINE = '''
-    import torch
-    from torch import nn
-    from scales import SCALE
+import torch
+from torch import nn
+from scales import SCALE
 
-    class Mean(nn.Module):
-        """The mean so far, and what comes after it when `leak` is set."""
+class Mean(nn.Module):
+    """The mean so far, and what comes after it when `leak` is set."""
+    leak = 0.0
 
-        leak = 0.0
+    def __init__(self, embed_dim, num_heads):
+        super().__init__()
+        assert embed_dim % num_heads == 0
+        self.value = nn.Linear(embed_dim, embed_dim)
 
-        def __init__(self, embed_dim, num_heads):
-            super().__init__()
-            assert embed_dim % num_heads == 0
-            self.value = nn.Linear(embed_dim, embed_dim)
+    def forward(self, query, key=None, value=None, *, query_padding_mask=None, key_padding_mask=None):
+        v = self.value(query) * SCALE
+        mean = v.cumsum(1) / torch.arange(1, v.shape[1] + 1)[:, None]
+        return mean + self.leak * v.mean(1, keepdim=True)
 
-        def forward(self, query, key=None, value=None, *, query_padding_mask=None, key_padding_mask=None):
-            v = self.value(query) * SCALE
-            mean = v.cumsum(1) / torch.arange(1, v.shape[1] + 1)[:, None]
-            return mean + self.leak * v.mean(1, keepdim=True)
-
-    class Leaky(Mean):
-        leak = 1e-3
+class Leaky(Mean):
+    leak = 1e-3
 '''
 
 
@@ -41,16 +39,15 @@ MINE = '''
 def file(tmp_path):
     (tmp_path / "scales.py").write_text("SCALE = 2.0\n")
     path = tmp_path / "mine_to_verify.py"
-    path.write_text(textwrap.dedent(MINE))
+    path.write_text(MINE)
     return path
 
 
 def test_csv_of_several_patterns(cab):
     rows = cab("verify", "none", "vanilla", "--pattern", "NS,CC", "--checks", "same_seed", "--csv").rows
-    columns = ("attention", "pattern", "check", "passed", "detail")
-    assert tuple(rows[0]) == columns
-    expected = [(name, pattern, "same_seed", "true") for name in ("none", "vanilla") for pattern in ("NS", "CC")]
-    assert [tuple(row[column] for column in columns[:4]) for row in rows] == expected
+    assert [*rows[0]] == ["attention", "pattern", "check", "passed", "detail"]
+    expected = [[name, pattern, "same_seed", "true"] for name in ("none", "vanilla") for pattern in ("NS", "CC")]
+    assert [[*row.values()][:4] for row in rows] == expected
 
 
 def test_a_sound_class_and_a_leak_of_a_thousandth_in_a_file(cab, file):
@@ -62,11 +59,8 @@ def test_a_sound_class_and_a_leak_of_a_thousandth_in_a_file(cab, file):
     assert "FAILED" not in determinism
     assert "FAILED lookahead_gradient: " in causality
     assert causality.endswith("; also lookahead_perturbation, lookahead_length")
-    assert re.fullmatch(
-        r"Leaky CS: causal leak: output (\d+) depends on token (\d+), first in Leaky, after value "
-        r"\(lookahead_gradient\); 2 other .*",
-        headline,
-    )
+    leak = r"Leaky CS: causal leak: output (\d+) depends on token (\d+), first in Leaky, after value "
+    assert re.fullmatch(leak + r"\(lookahead_gradient\); 2 other .*", headline)
     assert number == "4 checks, 3 failed"
     assert "`--pattern CS --checks lookahead_gradient`" in advice
 
@@ -90,7 +84,7 @@ def test_a_file_never_replaces_another_module(cab, tmp_path):
     for folder, name in (("one", "One"), ("two", "Two")):
         path = tmp_path / folder / "csv.py"
         path.parent.mkdir()
-        path.write_text(textwrap.dedent(MINE).replace("from scales import SCALE", "SCALE = 1").replace("Mean", name))
+        path.write_text(MINE.replace("from scales import SCALE", "SCALE = 1").replace("Mean", name))
         cab("verify", f"{path}:{name}", "--pattern", "CS", "--checks", "same_seed")
     assert sys.modules["csv"] is standard
 

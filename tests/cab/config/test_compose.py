@@ -136,17 +136,13 @@ def test_another_package_brings_sizes_recipes_values_and_costs(plugin):
     assert ("lm", "synthetic", "own_net", "CS", "abc") in runnable_cells()
 
 
-@pytest.mark.parametrize(
-    ("overrides", "file"),
-    [
-        (["task=lm", "backbone=own_net", "preset=smoke"], "size/own_net/smoke.yaml"),
-        (["task=own_task", "backbone=gpt2", "preset=mini"], "recipe/own_task/mini.yaml"),
-        (["task=own_task", "backbone=gpt2", "preset=paper"], "recipe/own_task/paper.yaml"),
-    ],
-)
-def test_a_missing_file_of_a_preset_is_named(plugin, overrides, file):  # noqa: ARG001
-    with pytest.raises(UserError, match=file):
-        own(*overrides)
+@pytest.mark.usefixtures("plugin")
+def test_a_missing_file_of_a_preset_is_named():
+    of_network, of_task = ["task=lm", "backbone=own_net"], ["task=own_task", "backbone=gpt2"]
+    files = {"size/own_net/smoke": of_network, "recipe/own_task/mini": of_task, "recipe/own_task/paper": of_task}
+    for file, overrides in files.items():
+        with pytest.raises(UserError, match=f"{file}.yaml"):
+            own(*overrides, f"preset={file.rpartition('/')[2]}")
 
 
 @pytest.mark.parametrize("task", TASKS.names())
@@ -172,23 +168,12 @@ def test_a_backbone_without_the_calls_of_a_task_is_refused():
 
 def test_cells_are_composed_as_each_alone():
     composer, base = Composer(), ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=CS"]
-    cells = [
-        ["attention=abc", "seed=1"],
-        ["attention=gla", "seed=2"],
-        ["attention=[gla,local]", "seed=3"],
-        ["attention=abc"],
-        ["attention=abc", "attention.num_landmarks=3", "seed=1"],
-        ["attention=abc", "attention.num_landmarks=3", "seed=2"],
-        ["attention=abc", "trainer.log_every=${seed}", "seed=2"],
-        ["attention=abc", "trainer.log_every=${seed}", "seed=3"],
-        ["attention=abc", "results_dir=r/${seed}", "seed=2"],
-        ["attention=abc", "results_dir=r/${seed}", "seed=3"],
-        ["attention=abc", "results_dir=${attention.name}", "seed=2"],
-        ["attention=gla", "results_dir=${attention.name}", "seed=2"],
-        ["attention=gla", "results_dir=${attention.name}", "seed=3"],
-        ["attention=abc", "seed=${trainer.log_every}"],
-        ["attention=gla", "seed=${trainer.log_every}"],
-    ]
+    cells = [["attention=abc", "seed=1"], ["attention=gla", "seed=2"], ["attention=[gla,local]", "seed=3"]]
+    for option in ("attention.num_landmarks=3", "trainer.log_every=${seed}", "results_dir=r/${seed}"):
+        cells += [["attention=abc", option, f"seed={seed}"] for seed in (2, 3)]
+    for name, seed in (("abc", 2), ("gla", 2), ("gla", 3)):
+        cells.append([f"attention={name}", "results_dir=${attention.name}", f"seed={seed}"])
+    cells += [["attention=abc"], *([f"attention={name}", "seed=${trainer.log_every}"] for name in ("abc", "gla"))]
     for cell in cells:
         assert composer([*base, *cell]) == compose([*base, *cell]), cell
     assert len(composer._resolved) == 5

@@ -28,9 +28,6 @@ from tests.helpers.fake_subjects import Fake, Scores
 SMALL = Setting(batch_size=2, embed_dim=8, num_heads=2, repeats=2)
 
 
-# --- named backends ---
-
-
 class Squaring(nn.Module):
     """Squares by an operation; of its backends, "fla" refuses, and "flash" computes only if it is named."""
 
@@ -110,9 +107,6 @@ def test_softmax_has_rows_of_its_kernels_on_cuda(monkeypatch):
     for words, expected in labels.items():
         [plan] = plans_of(f"{words} --lengths 5")
         assert " ".join(subject.label for subject in plan.attentions) == expected
-
-
-# --- compiled modules and graphs ---
 
 
 def test_a_compiled_module_is_called_and_its_operations_are_counted(monkeypatch):

@@ -1,7 +1,5 @@
 """Time on a GPU, with fakes in its place: what is waited for, what is timed, what is asked of nvidia-smi."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator
@@ -116,7 +114,7 @@ class Event:
         self.device.log.append("event")
         self.at = max(self.device.host, self.device.device)
 
-    def elapsed_time(self, other: Event) -> float:
+    def elapsed_time(self, other: "Event") -> float:
         return 1e3 * (other.at - self.at)
 
 

@@ -174,8 +174,6 @@ def test_a_module_that_takes_too_long_is_a_row_and_the_others_are_measured():
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
-# --- the paper's protocol ---
-
 EIGHT_CALLS = dataclasses.replace(SMALL, repeats=8)
 
 

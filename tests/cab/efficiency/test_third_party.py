@@ -52,8 +52,6 @@ def test_index_is_complete():
         assert callable(load_object(str(CHECKOUT / row["program"])))
 
 
-# --- every installed implementation ---------------------------------------------------------------------------
-
 LENGTH = 256
 OPTIONS = {
     "bigbird": "block_size=16",

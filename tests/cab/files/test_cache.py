@@ -130,23 +130,18 @@ def test_a_home_that_cannot_be_written_is_replaced(root, tmp_path, monkeypatch):
     assert not root.exists()
 
 
-def linked(folder: Path) -> None:
-    folder.symlink_to(folder.parent)
-
-
-def open_to_all(folder: Path) -> None:
-    folder.mkdir()
-    folder.chmod(0o777)
-
-
-@pytest.mark.parametrize("occupy", [linked, open_to_all])
-def test_a_temporary_folder_of_others_is_no_cache(occupy, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("form", ["link", "open to all"])
+def test_a_temporary_folder_of_others_is_no_cache(form, tmp_path, monkeypatch, caplog):
     (tmp_path / "home").write_text("a file, which can have no folders")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CAB_CACHE", "")
     occupied = tmp_path / f"cab-{os.getuid()}"
-    occupy(occupied)
+    if form == "link":
+        occupied.symlink_to(tmp_path)
+    else:
+        occupied.mkdir()
+        occupied.chmod(0o777)
     folder = cache_root()
     assert folder not in (occupied, occupied.resolve())
     assert cache_root() == folder

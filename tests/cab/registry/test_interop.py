@@ -1,8 +1,6 @@
 """Registered attentions as layers of flash-linear-attention, and inside models of transformers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -110,13 +108,9 @@ def test_lengths_that_do_not_fit_are_refused(given, message):
         layer("linear")(torch.randn(2, 5, 32), **given)
 
 
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM  # takes seconds to import
-
-
-def model(attention: str) -> LlamaForCausalLM:
+def model(attention: str) -> nn.Module:
     """A tiny Llama with grouped keys; its weights do not depend on the attention."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM  # takes seconds
 
     sizes = {"vocab_size": 50, "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
