@@ -1,5 +1,3 @@
-"""The completion script offers commands, flags, groups and their values in a real bash."""
-
 import shutil
 import subprocess
 

@@ -1,5 +1,3 @@
-"""`--prepare` lets the tasks read what came."""
-
 import dataclasses
 
 import pytest

@@ -1,5 +1,3 @@
-"""`cab evaluate`: the kept weights of a run are scored again."""
-
 import shutil
 
 import pytest

@@ -1,5 +1,3 @@
-"""`cab run --help` lists every option with its default and what it is."""
-
 import re
 
 import yaml

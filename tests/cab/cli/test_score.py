@@ -1,5 +1,3 @@
-"""`cab score`, `correlation`, `efficiency-length` and `audit` as a person calls them."""
-
 import io
 import itertools
 import re

@@ -1,5 +1,3 @@
-"""`cab verify`: names, files, tables, exit statuses."""
-
 import abc
 import re
 import sys

@@ -1,5 +1,3 @@
-"""The checked configuration of a run, its precision on a device, and the committed records that were made from one."""
-
 import functools
 import shlex
 from pathlib import Path

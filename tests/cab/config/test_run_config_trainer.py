@@ -1,5 +1,3 @@
-"""Schedules against their definitions; settings that contradict each other."""
-
 import math
 from typing import Any
 

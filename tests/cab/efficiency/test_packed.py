@@ -1,5 +1,3 @@
-"""Packed sequences: their lengths, and what packed and padded inputs have in common."""
-
 import pytest
 import torch
 

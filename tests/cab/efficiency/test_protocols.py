@@ -1,5 +1,3 @@
-"""The protocols on modules of known cost: what is timed and measured, how often, and what becomes of failures."""
-
 import dataclasses
 import itertools
 import math

@@ -1,5 +1,3 @@
-"""The audit of the published tables, and the interval arithmetic that it rests on."""
-
 import itertools
 
 import numpy as np

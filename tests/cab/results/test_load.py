@@ -1,5 +1,3 @@
-"""The frame of results: its sources, and CSV files with the mistakes that a spreadsheet makes."""
-
 import dataclasses
 import math
 import re

@@ -1,5 +1,3 @@
-"""The cells of Table 3 with their known differences, and own results on its data sets."""
-
 import itertools
 import math
 import os

@@ -1,5 +1,3 @@
-"""Estimates over seeds, families of verdicts, and the intervals and orders of indices made from them."""
-
 import math
 
 import numpy as np

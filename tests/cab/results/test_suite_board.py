@@ -1,5 +1,3 @@
-"""The board of the suite: its rows, its main sentence, its CSV file and its page."""
-
 import dataclasses
 
 import pandas as pd

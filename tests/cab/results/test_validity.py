@@ -1,5 +1,3 @@
-"""Validation of a cell of the suite, from results by hand."""
-
 import dataclasses
 import math
 from typing import Any
