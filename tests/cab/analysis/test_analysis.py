@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from cab import build_attention
@@ -44,16 +44,12 @@ def test_neighbors_alternate_and_begin_with_the_token_itself():
     assert (mass_of_neighbors(torch.eye(5)[None], is_causal=True) == 1).all()
 
 
-def heads(module: nn.Module, x: Tensor) -> list[Tensor]:
-    return [y[0] for y in module.project(x[None], x[None], x[None])]
-
-
 @pytest.mark.parametrize("name", ["vanilla", "linear", "norm_attention", "diag_attention", "transnormer_t1"])
 def test_effective_weights_are_the_weights(name):
     module = build_attention(name, pattern="CS", embed_dim=12, num_heads=2).double().eval()
     inner = getattr(module, "form", module)
     x = torch.randn(9, 12, dtype=torch.float64)
-    q, k, _ = heads(inner, x)
+    q, k, _ = (heads[0] for heads in inner.project(x[None], x[None], x[None]))
     if name in ("vanilla", "diag_attention"):
         weights = (q @ k.mT * 6**-0.5).masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf).softmax(dim=-1)
     else:

@@ -11,15 +11,13 @@ from tests.helpers.command import Command
 
 pytestmark = pytest.mark.usefixtures("own_configs")
 CELL = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke"]
+OPTIONS = ["seed=7", "attention.num_landmarks=3", "trainer.betas=[0.1,0.2]", "other_attention.CS=local"]
+OPTIONS += ["results_dir='a b, c'", "logger=wandb", "logger.tags=[x,'y z']"]
 
 
 def printed(cab: Command, *arguments: object) -> dict[str, Any]:
     tables.config_folders.cache_clear()
     return yaml.safe_load(cab("run", *arguments, "--cfg", "job").out)
-
-
-OPTIONS = ["seed=7", "attention.num_landmarks=3", "trainer.betas=[0.1,0.2]", "other_attention.CS=local"]
-OPTIONS += ["results_dir='a b, c'", "logger=wandb", "logger.tags=[x,'y z']"]
 
 
 @pytest.mark.parametrize("options", [[], OPTIONS], ids=["none", "some"])

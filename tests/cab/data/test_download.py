@@ -122,7 +122,7 @@ def test_a_file_is_fetched_verified_and_readable_by_others(host, tmp_path):
     [
         ({"statuses": [403]}, "403 .*; log in or accept the license there"),
         ({"cuts": [9] * 3}, "cannot download .*/file.bin: .*IncompleteRead"),
-        ({"files": {"file.bin": b"<html>log in first</html>"}}, "a web page instead of the file: it requires a login"),
+        ({"files": {"file.bin": b"<html>"}}, "a web page instead of the file: it requires a login, or has moved"),
         ({"sha256": "0" * 64}, "does not match the known hash"),
         ({"size": 7}, "has 102,400 bytes instead of 7: a different edition"),
     ],

@@ -5,8 +5,6 @@ import pytest
 from cab.efficiency import machine, protocols, workload
 from tests.helpers.command import Printed
 
-Measured = tuple[list[dict[str, str]], Printed]
-
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
@@ -22,7 +20,7 @@ def efficiency(cab, tmp_path, monkeypatch):
     """Measure small layers with the command: the rows of its file, which is in a new folder, and what it printed."""
     small = ["--batch-size", 2, "--embed-dim", 8, "--num-heads", 2, "--device", "cpu", "--repeats", 2]
 
-    def measured(*arguments: object, verifies: bool = False) -> Measured:
+    def measured(*arguments: object, verifies: bool = False) -> tuple[list[dict[str, str]], Printed]:
         monkeypatch.setattr(workload, "DECODED", 2)
         out = tmp_path / "made" / "costs.csv"
         printed = cab("efficiency", *small, "--out", out, *arguments, *([] if verifies else ["--no-verify"]))

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-from collections.abc import Callable
 from functools import partial, partialmethod
 from typing import Any
 
@@ -15,7 +14,6 @@ from cab.cli.efficiency import BACKENDS, _kernel_checks, _plans, add_arguments
 from cab.efficiency import protocols, workload
 from cab.efficiency.benchmark import Plan
 from cab.efficiency.cost import Cost, Former, write_costs
-from cab.efficiency.operations import Operations
 from cab.efficiency.protocols import measure_length
 from cab.efficiency.report import UNCHECKED, tables
 from cab.efficiency.setting import Setting
@@ -72,13 +70,8 @@ def test_a_named_backend_computes_or_is_unsupported(phase, backend, ran, detail,
 def test_a_triton_kernel_has_the_operations_of_its_reference(monkeypatch):
     """It refuses where products are counted, since those in a kernel are not."""
     monkeypatch.setattr(kernels, "_OPERATIONS", {})
-    module, counting, count_operations = Squaring([]), list[bool](), protocols.count_operations
-
-    def count(call: Callable[[], object]) -> Operations:
-        counting.append(True)
-        return count_operations(call)
-
-    monkeypatch.setattr(protocols, "count_operations", count)
+    module, counting, count = Squaring([]), list[bool](), protocols.count_operations
+    monkeypatch.setattr(protocols, "count_operations", lambda call: counting.append(True) or count(call))
     kernel = Backend("triton", torch.square, device="cpu", refuses=lambda _: "a counter" if counting else None)
     module.square.backends = (kernel,)
     case = protocols.Case(Fake("square", module, backend="triton"))

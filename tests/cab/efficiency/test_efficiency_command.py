@@ -3,9 +3,12 @@ from itertools import product
 
 import pytest
 
+from cab import verification
 from cab.efficiency.cost import COST_COLUMNS, Cost
 from cab.efficiency.subjects import AttentionSubject, select_attentions
 from cab.patterns import Pattern
+from cab.records import verified
+from cab.verification import CheckResult
 
 
 def test_costs_in_the_columns_that_are_read_elsewhere(efficiency):
@@ -73,10 +76,6 @@ def test_the_papers_protocol_has_its_own_defaults_and_no_roofline(tmp_path, effi
 
 
 def test_what_fails_verification_is_not_timed(monkeypatch, efficiency):
-    from cab import verification
-    from cab.records import verified
-    from cab.verification import CheckResult
-
     asked = []
 
     def verify(name: str, pattern: Pattern, **more: object) -> list[CheckResult]:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from cab import FlaLayer, UserError, use_in_transformers
 
 LENGTH, PADDING, NEW = 9, 4, 12
+WINDOW = {"window_size": 3}
 IDS = torch.randint(3, 50, (2, LENGTH), generator=torch.Generator().manual_seed(1))
 
 
@@ -52,9 +53,7 @@ def padded(length: int) -> Tensor:
     return mask
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("gla", {}), ("vanilla", {}), ("local", {"window_size": 3}), ("abc", {})]
-)
+@pytest.mark.parametrize(("name", "options"), [("gla", {}), ("vanilla", {}), ("local", WINDOW), ("abc", {})])
 @torch.no_grad()
 def test_steps_after_a_padded_prompt_give_what_all_tokens_give(name, options):
     layers, cache = [layer(name, index, **options) for index in range(2)], Cache()
@@ -122,9 +121,7 @@ def model(attention: str) -> nn.Module:
     return built
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("linear", {}), ("local", {"window_size": 3}), ("flash", {}), ("abc", {})]
-)
+@pytest.mark.parametrize(("name", "options"), [("linear", {}), ("local", WINDOW), ("flash", {}), ("abc", {})])
 def test_a_model_of_transformers_generates_the_same_with_and_without_cache(name, options):
     built, greedy = model(use_in_transformers(name, **options)), {"max_new_tokens": NEW, "do_sample": False}
     cached, whole = (built.generate(IDS, attention_mask=padded(LENGTH), **greedy, use_cache=u) for u in (True, False))

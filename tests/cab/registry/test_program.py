@@ -63,6 +63,7 @@ FILES = {
     "lazy.py": "X = 1\n",
     "other.py": "OFFSET = 2.0\n",
 }
+READER = "import torch\nclass Reader(torch.nn.Module):\n    reads = ('table.json', '$CAB_TEST_VARIABLE')\n"
 
 
 @pytest.fixture
@@ -160,9 +161,7 @@ def test_declared_files_and_variables_count(tmp_path, monkeypatch):
         folder = tmp_path / str(number)
         (folder / "inner").mkdir(parents=True)
         (folder / "inner" / "table.json").write_text(table)
-        (folder / "inner" / "__init__.py").write_text(
-            "import torch\nclass Reader(torch.nn.Module):\n    reads = ('table.json', '$CAB_TEST_VARIABLE')\n"
-        )
+        (folder / "inner" / "__init__.py").write_text(READER)
         (folder / "reader.py").write_text("from inner import Reader\nclass Derived(Reader): pass\n")
         monkeypatch.setenv("CAB_TEST_VARIABLE", variable)
         codes.append(code(folder / "reader.py", "Derived"))

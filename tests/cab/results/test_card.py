@@ -12,6 +12,7 @@ from cab.registry.build import state_bytes
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.results.card import DEFAULTS, Card, card
 
+ENTRIES = [(registry, name) for registry in (ATTENTIONS, BACKBONES, TASKS) for name in registry.names()]
 card_of = functools.cache(card)
 """Cards of the code as it is, each built once."""
 
@@ -27,9 +28,7 @@ def rows(found: Card, title: str) -> list[tuple[str, ...]]:
     return [(row.label, *(cell.text for cell in cells)) for row, cells in section.lines]
 
 
-@pytest.mark.parametrize(
-    ("registry", "name"), [(registry, name) for registry in (ATTENTIONS, BACKBONES, TASKS) for name in registry.names()]
-)
+@pytest.mark.parametrize(("registry", "name"), ENTRIES)
 def test_every_entry_has_a_whole_card(registry, name):
     found, entry = card_of(name), registry.get(name)
     assert found.description

@@ -15,6 +15,7 @@ from tests.helpers.suite_records import CELLS, value_record, with_config
 from tools.suite.tables import composed_settings, write_anchors
 
 CORE = [cell for cell in suite_cells() if cell.core]
+ANCHORED = [pytest.param(cell, marks=() if cell.core else pytest.mark.slow) for cell in suite_cells() if cell.settings]
 
 
 def test_every_core_cell_stops_when_solved_at_a_constant_rate():
@@ -38,11 +39,7 @@ UNCHANGED = {
 """Options that were added, each with the values that change nothing."""
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [pytest.param(cell, marks=() if cell.core else pytest.mark.slow) for cell in suite_cells() if cell.settings],
-    ids=str,
-)
+@pytest.mark.parametrize("cell", ANCHORED, ids=str)
 def test_the_anchors_have_the_settings_that_are_run(cell):
     """Options that were removed since are not run; those that were added since change nothing by default."""
     composed = plain(composed_settings(cell))

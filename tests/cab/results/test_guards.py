@@ -27,8 +27,6 @@ def scored(rows: list[dict[str, Any]], normalization: str = "results") -> Scores
 
 OTHER_FILE = mine({"abc": 1.5}, hash="other", file="folder/other.json")
 PRINTED_ROWS = two(hash="", file="numbers.csv")
-
-
 VERSIONS = r"task 'mine' .* different versions.* 1 \(.*\.json\), 2 \(.*\.json\).* --latest-version"
 
 

@@ -144,11 +144,10 @@ abc,NS,forward,256,1,1;abc,NS,forward,256,1,1 -> line 3: the costs of line 2 aga
     "attention,length,time_ms": "abc,5,1 -> line 2: no column bytes, pattern, phase, seconds; required",
 }
 """Rows after each header, and words of the error."""
+ROWS = [(header, line) for header, lines in MISTAKES.items() for line in lines.strip("\n").split("\n")]
 
 
-@pytest.mark.parametrize(
-    ("header", "mistake"), [(header, line) for header, lines in MISTAKES.items() for line in lines.split("\n") if line]
-)
+@pytest.mark.parametrize(("header", "mistake"), ROWS)
 def test_a_broken_row_is_refused(header, mistake, tmp_path):
     rows, _, words = mistake.partition(" -> ")
     path = tmp_path / "table.csv"
