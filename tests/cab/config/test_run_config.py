@@ -129,8 +129,9 @@ def test_what_auto_means_in_preset_paper_is_no_changed_setting():
     record = make_record({"mse": 1.0}, config=config.resolved, **cell(preset="paper").key)
     on_gpu = with_config(record, trainer=config.resolved_on(GPU)["trainer"])
     assert on_gpu.config["trainer"]["float32_matmul_precision"] == "high"
-    given = with_config(record, trainer={**config.resolved["trainer"], "precision": "bf16-mixed"})
-    found = with_changed(frame_of([on_gpu, given]))["changed"]
+    given = cell("trainer.precision=bf16-mixed", preset="paper")
+    other = make_record({"mse": 1.0}, config=given.config.resolved, **given.key)
+    found = with_changed(frame_of([on_gpu, other]))["changed"]
     assert found.tolist() == [(), ("trainer.precision=bf16-mixed",)]
 
 
