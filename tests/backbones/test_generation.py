@@ -107,12 +107,7 @@ def slow_beam_search(
 
 @pytest.mark.parametrize(
     ("attention", "num_beams", "length_penalty", "blocked_ngram", "min_length"),
-    [
-        ("vanilla", 1, 1.0, None, 3),
-        ("abc", 4, 0.0, 2, 2),
-        ("vanilla", 5, 2.5, 3, 4),
-        ("vanilla", 3, -1.0, 1, 0),
-    ],
+    [("vanilla", 1, 1.0, None, 3), ("abc", 4, 0.0, 2, 2), ("vanilla", 5, 2.5, 3, 4), ("vanilla", 3, -1.0, 1, 0)],
 )
 def test_beam_search_is_the_slow_one(attention, num_beams, length_penalty, blocked_ngram, min_length):
     """Rows end at different tokens, and the others go on undisturbed; greedy search is that of one beam."""

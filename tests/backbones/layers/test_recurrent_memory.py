@@ -57,10 +57,7 @@ def _layer(layer: Any, memory: list[Tensor], xs: list[Tensor]) -> Tensor:
     return layer.feed_forward_residual.leave(x, layer.feed_forward(layer.feed_forward_residual.enter(x)))
 
 
-@pytest.mark.parametrize(
-    ("attention", "remembered", "positions"),
-    [("vanilla", 4, "sinusoidal"), (XL, 8, "none")],
-)
+@pytest.mark.parametrize(("attention", "remembered", "positions"), [("vanilla", 4, "sinusoidal"), (XL, 8, "none")])
 def test_logits_and_gradients_are_those_of_layers_that_see_the_same_memory(attention, remembered, positions):
     backbone, ids = small("gpt2", "CS", attention, positions=positions), tokens(2, 14)
     found, mems = in_blocks(backbone, ids.split(4, dim=1), backbone.init_mems(2, remembered))

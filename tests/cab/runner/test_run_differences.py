@@ -126,8 +126,7 @@ def test_an_attention_whose_code_is_in_no_file_runs_again(troubled, monkeypatch,
 
 
 @pytest.mark.parametrize(
-    ("what", "words", "is_in"),
-    [*((*row, "folder") for row in DIFFERENCES), (*PROJECT, "checkpoint")],
+    ("what", "words", "is_in"), [*((*row, "folder") for row in DIFFERENCES), (*PROJECT, "checkpoint")]
 )
 def test_an_interrupted_run(what, words, is_in, troubled, monkeypatch, caplog):
     settings = ["trainer.checkpoint_every=1", "retry=[failed]"]
