@@ -202,8 +202,6 @@ def test_a_constant_window_is_forecast_as_it_is(normalization):
             RECORDS["informer"].build("informer", normalization=normalization, season=60)(**inputs)
 
 
-# --- training -------------------------------------------------------------------------------------------------------
-
 SIZES = Path(__file__).resolve().parents[2] / "configs" / "size"
 TASK_OF = {
     (backbone, str(pattern)): task.name

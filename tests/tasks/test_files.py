@@ -212,8 +212,6 @@ def test_a_damaged_file_is_named(name, read, change, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
-# --- what all readers of files have in common -----------------------------------------------------------------------
-
 ODD = "one\rline\u2028of\x85all\x0bthese\x0cparts"
 """Characters that Python, but no published format, treats as ends of lines."""
 

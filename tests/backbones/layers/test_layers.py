@@ -193,9 +193,6 @@ def test_padding_costs_nothing_and_evaluation_neither():
     assert auxiliary_loss(backbone) is None
 
 
-# --- farthest points ------------------------------------------------------------------------------------------------
-
-
 def clouds(num_points: int) -> Tensor:
     """Four clouds: random; half of it zero padding; on a grid, with many equal distances; all points at the origin."""
     grid = torch.randint(-2, 3, (num_points, 3)).float()

@@ -239,8 +239,6 @@ def test_a_solved_run_that_is_resumed_makes_no_step(free, troubled, monkeypatch)
     assert (resumed.cost.steps, resumed.cost.steps_to_solve) == (4, 4)
 
 
-# --- task lm_recurrent ----------------------------------------------------------------------------------------------
-
 CELL = ["task=lm_recurrent", "dataset=pg19", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
 RECURRENT = [*CELL, "attention=transformer_xl", "attention.segment=32", "attention.memory=64"]
 RECURRENT += ["backbone.positions=none", "backbone.dropout=0.2"]

@@ -224,22 +224,17 @@ def write_clips(folder: Path, *, alignments: bool = True) -> Path:
     return folder
 
 
-def _tier(number: int, name: str, end: float, rows: list[tuple[str, object, object]]) -> str:
-    intervals = "".join(
-        f"        intervals [{i}]:\n            xmin = {start}\n            xmax = {stop}\n"
-        f'            text = "{text}"\n'
-        for i, (text, start, stop) in enumerate(rows, start=1)
-    )
-    return (
-        f'    item [{number}]:\n        class = "IntervalTier"\n        name = "{name}"\n        xmin = 0\n'
-        f"        xmax = {end}\n        intervals: size = {len(rows)}\n{intervals}"
-    )
-
-
 def grid(*phones: tuple[str, object, object], end: float | None = None) -> str:
     """An alignment as the Montreal Forced Aligner writes it, of ``end`` seconds; by default, up to the last phone."""
     stop = float(str(phones[-1][2])) if end is None else end
-    return (
+    text = (
         f'File type = "ooTextFile"\nObject class = "TextGrid"\n\nxmin = 0\nxmax = {stop}\ntiers? <exists>\nsize = 2\n'
-        f"item []:\n{_tier(1, 'words', stop, [('hello', 0, stop)])}{_tier(2, 'phones', stop, list(phones))}"
     )
+    text += "item []:\n"
+    for number, (name, rows) in enumerate((("words", [("hello", 0, stop)]), ("phones", phones)), start=1):
+        text += f'    item [{number}]:\n        class = "IntervalTier"\n        name = "{name}"\n        xmin = 0\n'
+        text += f"        xmax = {stop}\n        intervals: size = {len(rows)}\n"
+        for i, (phone, start, until) in enumerate(rows, start=1):
+            text += f"        intervals [{i}]:\n            xmin = {start}\n            xmax = {until}\n"
+            text += f'            text = "{phone}"\n'
+    return text

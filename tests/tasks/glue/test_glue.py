@@ -39,9 +39,6 @@ class Constant(Backbone):
         return self.logits.expand(len(tokens), -1)
 
 
-# --- data -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_row_is_robertas(generated):
     """``<s> a </s></s> b </s>``, and ``<s> a </s>`` of one sentence; PAD at the end."""
     encode = generated.vocabulary.encode
@@ -92,9 +89,6 @@ def test_quotes_are_letters_sentences_may_be_empty_and_broken_lines_of_qqp_are_l
     found = read(tmp_path, "qqp", "1\t2\t3\ta\tb\t0", "2\t2\t3\tbroken", "3\t2\t3\tc\td\t1", "4")
     assert found.labels == [0.0, 1.0]
     assert "skipped 2 lines with missing columns, from line 3" in caplog.text
-
-
-# --- scores ---------------------------------------------------------------------------------------------------------
 
 
 def test_metrics_by_hand():
@@ -153,8 +147,6 @@ def test_preset_paper_continues_the_pretrainings_network():
     assert published.items() <= after["trainer"].items()
     assert after["task"]["validation_fraction"] == 0.0
 
-
-# --- from a run of MLM -----------------------------------------------------------------------------------------------
 
 SMOKE = ["preset=smoke", "device=cpu", "pattern=NS", "attention=vanilla"]
 

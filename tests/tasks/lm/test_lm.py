@@ -219,8 +219,6 @@ def test_a_masked_mean_is_that_of_the_selected_values_whatever_the_others():
     assert masked_mean(x, torch.zeros_like(mask)) == 0.0
 
 
-# --- with recurrence ------------------------------------------------------------------------------------------------
-
 LENGTH = 16
 
 

@@ -20,8 +20,6 @@ from tasks.lra.rows import Example
 from tests.helpers.tasks.layouts import TREES, write_batches, write_papers, write_paths, write_reviews, write_trees
 from tests.helpers.tasks.records import in_order, network, ready
 
-# --- official files -------------------------------------------------------------------------------------------------
-
 
 def read(dataset: str, root: Path, **options: Any) -> dict[str, list[Example]]:
     """By split, what a network would see."""
@@ -78,9 +76,6 @@ def test_paths(tmp_path):
     everything = [example for rows in found.values() for example in rows]
     assert len({texts[0][0] for texts, _ in everything}) == 19
     assert all(len(texts[0]) == 128**2 and texts[0][0] % 2 == label for texts, label in everything)
-
-
-# --- protocol -------------------------------------------------------------------------------------------------------
 
 
 def test_preset_paper_is_the_published_training():
@@ -144,9 +139,6 @@ def test_black_as_padding_is_not_attended_to():
     assert not task._hidden(ids)[0].any()  # type: ignore[index]
     task.zero_pixel_is_padding = False
     assert task._hidden(ids) is None
-
-
-# --- generated data -------------------------------------------------------------------------------------------------
 
 
 def test_trees_are_in_one_split_and_baselines_read_the_root_and_the_digits_below_it():

@@ -21,7 +21,6 @@ from tests.helpers.tasks.records import in_order
 PAST, KNOWN, AHEAD = 41, 9, 31  # more than a day ahead: the last day is repeated in split
 ready = functools.partial(records.ready, "lstf", seq_len=PAST, label_len=KNOWN, pred_len=AHEAD)
 
-# --- data -----------------------------------------------------------------------------------------------------------
 
 ECL = [f"MT_{index:03d}" for index in range(321)]  # MT_320 is the target; 26,304 hours
 OFFICIAL: list[tuple[str, str, list[str], int, str, tuple[int, int, int]]] = [
@@ -128,9 +127,6 @@ def test_a_series_of_a_user_has_its_columns_split_and_interval(tmp_path):
 def test_a_mistake_in_a_series_of_a_user_is_named(options, message, tmp_path):
     with pytest.raises(UserError, match=message):
         own(tmp_path, **options)
-
-
-# --- scores ---------------------------------------------------------------------------------------------------------
 
 
 class Linear(Backbone):

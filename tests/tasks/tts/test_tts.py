@@ -152,9 +152,6 @@ def test_real_clips(samples):
     assert [t.rstrip("012") for t in tokens] == [p.name.rstrip("012") for p in phones if p.name not in ("sp", "sil")]
 
 
-# --- features and text ----------------------------------------------------------------------------------------------
-
-
 def test_log_mel_against_numpy():
     wave = tone()
     mel, pitch, energy = features(wave)
