@@ -54,13 +54,7 @@ def words(vocabulary: dict[str, int], **settings: Any) -> str:
     return json.dumps(content)
 
 
-BPE: Any = {
-    "type": "BPE",
-    "dropout": 0.9,
-    "unk_token": None,
-    "vocab": {"a": 0, "b": 1, "ab": 2},
-    "merges": [["a", "b"]],
-}
+BPE = {"type": "BPE", "dropout": 0.9, "unk_token": None, "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
 CUT = {"max_length": 1, "stride": 0, "strategy": "LongestFirst", "direction": "Right"}
 FILL: Any = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 1}
 FILL |= {"pad_type_id": 0, "pad_token": "a"}

@@ -1,7 +1,6 @@
 """Data sets of a user, opened by the library ``datasets``: what is read, what identifies it, and mistakes."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,7 @@ from cab.config.compose import compose
 from cab.registry.registries import TASKS
 from cab.runner.cell import Cell
 from tasks.files import SPLITS
-from tasks.source import Rows, TextTask
+from tasks.source import Rows
 from tasks.sum.data import find_pairs
 from tests.helpers.data.own import write_own_folders
 from tests.helpers.tasks.layouts import put
@@ -44,11 +43,8 @@ def data(tmp_path_factory):
 
 def opened(source: str | None, *, task: str = "lm", dataset: str = "mine", **options: Any) -> Rows:
     made = TASKS.get(task).build(dataset=dataset, source=source, **{f"source_{k}": v for k, v in options.items()})
-    assert isinstance(made, TextTask)
     made.check()
-    rows = made.open_source()
-    assert rows is not None
-    return rows
+    return made.open_source()
 
 
 @pytest.mark.parametrize(
@@ -148,19 +144,18 @@ def test_the_key_contains_what_the_content_depends_on(tmp_path, monkeypatch):
 FOLDERS = {"pcc": "shapes", "sr": "photos", "tts": "voice"}
 
 
-def own(task: str, source: Path, **options: Any) -> Any:
-    return ready(task, dataset="mine", source=str(source), **options)
-
-
 @pytest.mark.parametrize("task", FOLDERS)
 def test_a_folder_is_divided_by_names(task, tmp_path):
+    def own(folder, **options):
+        return ready(task, dataset="mine", source=str(tmp_path / folder), **options)
+
     write_own_folders(tmp_path)
-    made = own(task, tmp_path / FOLDERS[task])
+    made = own(FOLDERS[task])
     assert [len(split) for split in made.splits.values()] == [7, 1, 2]
     (tmp_path / FOLDERS[task]).rename(tmp_path / "moved")
-    moved = own(task, tmp_path / "moved", source_split=[0.4, 0.3, 0.3])
+    moved = own("moved", source_split=[0.4, 0.3, 0.3])
     assert [len(split) for split in moved.splits.values()] == [4, 3, 3]
     expected = made.fingerprint() | ({"folder": "moved"} if task == "sr" else {})
-    assert own(task, tmp_path / "moved").fingerprint() == expected
+    assert own("moved").fingerprint() == expected
     with pytest.raises(UserError, match="too few for a split by"):
-        own(task, tmp_path / "moved", source_split=[0.9, 0.01, 0.09])
+        own("moved", source_split=[0.9, 0.01, 0.09])

@@ -3,7 +3,7 @@
 import gzip
 import json
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -92,9 +92,9 @@ def write_rte(folder: Path) -> Path:
     return folder
 
 
-def write_trees(folder: Path, counts: Sequence[int] = (20, 5, 5)) -> Path:
+def write_trees(folder: Path) -> Path:
     """ListOps: with the parentheses of the official files."""
-    for split, examples in generated_trees(TREES, (counts[0], counts[1], counts[2])).read():
+    for split, examples in generated_trees(TREES, (20, 5, 5)).read():
         lines = [f"( {' '.join(listops.SYMBOL_TEXTS[x] for x in texts[0])} )\t{label}" for texts, label in examples]
         path = folder / "lra_release/lra_release/listops-1000" / listops.FILES[split]
         put_lines(path, [listops.HEADER, *lines], end="\r\n")

@@ -56,8 +56,7 @@ def test_a_row_is_robertas(generated):
 
 
 def test_what_is_held_out_is_not_trained_on(generated):
-    sizes = {split: len(rows) for split, rows in generated.splits.items()}
-    assert sizes == {"train": 58, "held_out": 6, "dev": 16}
+    assert {split: len(rows) for split, rows in generated.splits.items()} == {"train": 58, "held_out": 6, "dev": 16}
     kept = {tuple(row.tolist()) for row in generated.splits["train"].tokens}
     assert kept.isdisjoint(tuple(row.tolist()) for row in generated.splits["held_out"].tokens)
 
@@ -96,14 +95,12 @@ def test_metrics_by_hand():
     guesses, truth = np.array([1, 1, 1, 1, 0, 0, 0, 0]), np.array([1, 1, 1, 0, 1, 1, 0, 0])
     assert scores_of("rte", guesses, truth) == {"accuracy": 5 / 8}
     assert f1(guesses, truth) == pytest.approx(2 * 3 / (4 + 5))
-    matthews = (3 * 2 - 1 * 2) / np.sqrt(4 * 5 * 3 * 4)
-    assert scores_of("cola", guesses, truth)["matthews"] == pytest.approx(matthews)
+    assert scores_of("cola", guesses, truth)["matthews"] == pytest.approx((3 * 2 - 1 * 2) / np.sqrt(4 * 5 * 3 * 4))
     x, y = np.random.default_rng(0).normal(size=(2, 30))
     ranks = x.argsort().argsort(), y.argsort().argsort()
     expected = {"pearson": np.corrcoef(x, y)[0, 1], "spearman": np.corrcoef(*ranks)[0, 1]}
     assert scores_of("stsb", x, y) == pytest.approx(expected)
-    always = np.ones(4)
-    assert scores_of("stsb", always, np.array([0, 1, 1, 0])) == {"pearson": 0.0, "spearman": 0.0}
+    assert scores_of("stsb", np.ones(4), np.array([0, 1, 1, 0])) == {"pearson": 0.0, "spearman": 0.0}
     assert f1(np.zeros(4), np.zeros(4)) == 0.0
 
 
@@ -143,8 +140,7 @@ def test_preset_paper_continues_the_pretrainings_network():
     after = compose(["task=glue", "dataset=rte", "backbone=roberta_classifier", *chosen])
     assert all(after["backbone"][option] == value for option, value in before.items() if option not in NOT_COMPARED)
     assert after["backbone"]["norm"] == "simplerms"
-    published = {"batch_size": 16, "max_epochs": 3, "warmup_steps": 37}
-    assert published.items() <= after["trainer"].items()
+    assert {"batch_size": 16, "max_epochs": 3, "warmup_steps": 37}.items() <= after["trainer"].items()
     assert after["task"]["validation_fraction"] == 0.0
 
 
@@ -160,8 +156,8 @@ def results(tmp_path_factory):
 
 
 def hash_of(place: Path, *options: str) -> str:
-    cell = ["task=glue", "dataset=synthetic", *SMOKE, f"task.pretrained={place}", *options]
-    return Cell.from_config(compose(cell)).hash
+    cell = compose(["task=glue", "dataset=synthetic", *SMOKE, f"task.pretrained={place}", *options])
+    return Cell.from_config(cell).hash
 
 
 def test_training_starts_from_its_weights_and_its_dictionary(results, tmp_path):
@@ -177,8 +173,7 @@ def test_training_starts_from_its_weights_and_its_dictionary(results, tmp_path):
     own = torch.load(path.with_suffix("") / "weights.pt", weights_only=True)
     shared = own.keys() & given.keys()
     assert shared == {name for name in own if not name.startswith("classifier.")}
-    for name in shared:
-        torch.testing.assert_close(own[name], given[name], atol=0, rtol=0)
+    assert all(torch.equal(own[name], given[name]) for name in shared)
     head = {f"{module}.{kind}" for module in ("head", "head_norm") for kind in ("weight", "bias")}
     assert given.keys() - shared == {"output_bias", *head}
     data = json.loads(pretrained.read_text())["data"]

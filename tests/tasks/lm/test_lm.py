@@ -81,7 +81,8 @@ class Bigram(Backbone):
         super().__init__()
         self.table = nn.Parameter(torch.randn(size, size))
 
-    def forward(self, tokens: Tensor, *, selected: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, mask: Tensor | None = None, *, selected: Tensor | None = None) -> Tensor:
+        assert mask is None or torch.equal(mask, tokens == PAD)
         return self.table[tokens if selected is None else tokens.flatten()[selected]]
 
 
@@ -97,10 +98,8 @@ def test_perplexities_are_likelihoods_per_token_and_per_word(dataset, tokenizer,
     for split in ("test", "validation"):
         tokens = torch.from_numpy(np.concatenate([[END], stream(task.corpus, split)]))
         nats[split] = -bigram.table.double().log_softmax(dim=-1)[tokens[:-1], tokens[1:]]
-        name = {"test": "word_ppl", "validation": "word_ppl_validation"}[split]
-        if name in scores:
-            expected = math.exp(nats[split].sum() / task.corpus.words[split])
-            assert scores[name] == pytest.approx(expected, rel=1e-4)
+        if (name := {"test": "word_ppl", "validation": "word_ppl_validation"}[split]) in scores:
+            assert scores[name] == pytest.approx(math.exp(nats[split].sum() / task.corpus.words[split]), rel=1e-4)
     assert ("word_ppl_validation" in scores) == (dataset == "wikitext103")
     assert scores["word_ppl_overlap"] == pytest.approx(scores["word_ppl"], rel=1e-4)
     assert scores["ppl"] == pytest.approx(nats["test"].mean().exp().item(), rel=1e-4)
@@ -110,15 +109,10 @@ def test_perplexities_are_likelihoods_per_token_and_per_word(dataset, tokenizer,
         bigrams = list(itertools.pairwise(block))
         marks += [bigram in bigrams[:place] for place, bigram in enumerate(bigrams)]
     for name, chosen in (("ppl_repeated", torch.tensor(marks)), ("ppl_other", ~torch.tensor(marks))):
-        expected = nats["test"][chosen].mean().exp().item()
-        assert scores[name] == pytest.approx(expected, rel=1e-4, nan_ok=True)
-
-
-def test_the_baseline_is_the_share_in_training(tmp_path):
-    task = ready("lm", write_books(tmp_path))
-    counts = task.corpus.counts + 1.0
-    expected = math.exp(-np.log(counts / counts.sum())[stream(task.corpus, "test")].mean())
-    assert task.baselines()["unigram"]["ppl"] == pytest.approx(expected, rel=1e-9)
+        assert scores[name] == pytest.approx(nats["test"][chosen].mean().exp().item(), rel=1e-4, nan_ok=True)
+    shares = (task.corpus.counts + 1.0) / (task.corpus.counts + 1.0).sum()
+    unigram = math.exp(-np.log(shares)[stream(task.corpus, "test")].mean())
+    assert task.baselines()["unigram"]["ppl"] == pytest.approx(unigram, rel=1e-9)
 
 
 def test_words_of_wikitext_are_tokens_and_lines_have_ends(tmp_path):
@@ -206,8 +200,7 @@ def test_losses_and_gradients_are_those_of_all_logits(name, tmp_path, monkeypatc
         torch.manual_seed(3)
         loss = task.loss(net, batch)
         results.append([loss, *torch.autograd.grad(loss, list(net.parameters()))])
-    for some, every in zip(*results, strict=True):
-        torch.testing.assert_close(some, every)
+    torch.testing.assert_close(*results)
     if name == "lm":
         assert task.loss(Bigram(task.corpus.size), batch).isfinite()  # of a network that gives logits alone
 
@@ -217,9 +210,6 @@ def test_a_masked_mean_is_that_of_the_selected_values_whatever_the_others():
     mask = torch.tensor([[True, False, True, True, False], [False] * 5, [True] * 5])
     torch.testing.assert_close(masked_mean(x.masked_fill(~mask[..., None], torch.nan), mask), x[mask].mean())
     assert masked_mean(x, torch.zeros_like(mask)) == 0.0
-
-
-LENGTH = 16
 
 
 @pytest.fixture
@@ -238,7 +228,7 @@ def with_large_weights(task: RecurrentLMTask) -> GPT2:
 
 
 def test_blocks_are_the_books_and_begin_with_them(recurrent):
-    blocks = BookChunks(recurrent.corpus, "test", LENGTH)
+    blocks = BookChunks(recurrent.corpus, "test", 16)
     tokens, begins = blocks.__getitems__(list(range(len(blocks))))
     assert tokens[:, 1:][tokens[:, 1:] != PAD].tolist() == stream(recurrent.corpus, "test").tolist()
     assert begins.nonzero().flatten().tolist() == blocks.firsts.tolist() != [0]
@@ -286,7 +276,7 @@ def test_perplexity_is_that_of_each_book_alone_whatever_the_batch(recurrent):
 
 
 def test_training_goes_on_from_the_block_before_and_forgets_at_a_book(recurrent):
-    backbone, blocks = with_large_weights(recurrent), BookChunks(recurrent.corpus, "train", LENGTH)
+    backbone, blocks = with_large_weights(recurrent), BookChunks(recurrent.corpus, "train", 16)
     first = int(blocks.firsts[1])
     _, mems = recurrent.recurrent_loss(backbone, blocks.__getitems__([0, first - 1]), None)
     batch = blocks.__getitems__([1, first])  # the second row begins a book

@@ -4,25 +4,12 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from cab import Backbone
 from tasks.corpus.facts import THINGS
 from tasks.corpus.tokens import NUM_SPECIAL, PAD
 from tests.helpers.tasks.layouts import write_books
 from tests.helpers.tasks.records import in_order, ready
-
-
-class Lookup(Backbone):
-    """Logits that depend on the token seen alone."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(size, size))
-
-    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None, *, selected: Tensor) -> Tensor:
-        assert padding_mask is None or torch.equal(padding_mask, tokens == PAD)
-        return self.table[tokens.flatten()[selected]]
+from tests.tasks.lm.test_lm import Bigram
 
 
 def test_what_is_hidden(tmp_path):
@@ -46,11 +33,10 @@ def test_what_is_hidden(tmp_path):
 def test_perplexity_is_the_likelihood_of_the_hidden_tokens(tmp_path):
     """Of the test split, or as published of the validation split."""
     task = ready("mlm", write_books(tmp_path))
-    backbone = Lookup(task.mask + 1).eval()
+    backbone = Bigram(task.mask + 1).eval()
     expected = {}
     for name in ("validation", "test"):
-        generator, nats, count = torch.Generator().manual_seed(0), 0.0, 0
-        pages = task.splits[name]
+        generator, nats, count, pages = torch.Generator().manual_seed(0), 0.0, 0, task.splits[name]
         for indices in torch.arange(len(pages)).split(3):
             batch = pages.__getitems__(indices.tolist())
             seen, places = task.hide(batch, generator)

@@ -48,8 +48,7 @@ def test_splits():
 
 
 def test_the_losses_by_hand(tmp_path):
-    given = 2
-    task = ready("tts", write_clips(tmp_path), num_prompt_steps=given)
+    task = ready("tts", write_clips(tmp_path), num_prompt_steps=2)
     batch = task.splits["train"].__getitems__([0, 3])
     fast = network("tts", task, "fastspeech2").eval()
     with torch.no_grad():
@@ -64,7 +63,7 @@ def test_the_losses_by_hand(tmp_path):
         got = task.loss(slow, batch).sum().item()
         torch.manual_seed(1)
         mask = batch["frames_padding"]
-        own = ~mask & (torch.arange(mask.shape[1]) >= given)
+        own = ~mask & (torch.arange(mask.shape[1]) >= 2)
         out = slow(batch["written"], batch["written_padding"], batch["frames"], mask)
         expected = sum(
             (x - batch["frames"])[own].abs().mean() + (x - batch["frames"])[own].square().mean()
@@ -118,9 +117,8 @@ def test_a_score_does_not_depend_on_the_precision_of_the_network():
 def test_attended_durations_by_hand():
     weights = torch.tensor([[0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [0.1, 0.2, 0.7]])
     assert attended_durations(weights, 11) == [8, 0, 3]
-    assert aligned_tokens([WRITTEN[t] for t in ("AA1", "|", ".", "</s>")]) == [
-        ALIGNED[t] for t in ("AA1", "sp", "sp", "sp")
-    ]
+    written, aligned = ("AA1", "|", ".", "</s>"), ("AA1", "sp", "sp", "sp")
+    assert aligned_tokens([WRITTEN[t] for t in written]) == [ALIGNED[t] for t in aligned]
 
 
 def test_the_mean_sound_of_a_phoneme_by_hand():
@@ -200,9 +198,6 @@ def test_letters_in_other_forms_have_phonemes(text, same):
     assert written_tokens(text) == written_tokens(same)
 
 
-PHONES = [Phone("HH", 0.1, 0.2), Phone("sp", 0.2, 0.3), Phone("AH0", 0.3, 0.5)]
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -214,7 +209,8 @@ PHONES = [Phone("HH", 0.1, 0.2), Phone("sp", 0.2, 0.3), Phone("AH0", 0.3, 0.5)]
     ],
 )
 def test_alignments_lose_their_outer_silence_in_every_dialect(content, tmp_path):
-    assert read_phones(put(tmp_path / "a.TextGrid", content)) == (PHONES, 0.6)
+    phones = [Phone("HH", 0.1, 0.2), Phone("sp", 0.2, 0.3), Phone("AH0", 0.3, 0.5)]
+    assert read_phones(put(tmp_path / "a.TextGrid", content)) == (phones, 0.6)
 
 
 def test_times_without_an_interval_are_silence(tmp_path):
