@@ -14,8 +14,6 @@ from cab import UserError
 from cab.registry.registries import BACKBONES
 from tests.helpers.backbones.records import RECORDS, VOCABULARY, padding, small, tokens
 
-ROTATED = {"name": "vanilla", "positions": "rope", "num_kv_heads": 1}
-
 
 @torch.no_grad()
 @pytest.mark.parametrize(
@@ -54,14 +52,13 @@ def test_steps_are_the_training_form(name, pattern, attention):
         ("abc", "gpt2", {}),
         ("linear", "gpt2", {"num_layers": 3, "residual": "gtrxl"}),
         *(("linear", name, {"num_layers": 3}) for name in ("gpt2_act", "gpt2_reversible", "gpt2_universal")),
-        (ROTATED, "llama", {}),
+        ({"name": "vanilla", "positions": "rope", "num_kv_heads": 1}, "llama", {}),
         ("longshort", "llama", {"depth_block": 3}),
     ],
 )
 def test_prompts_of_different_lengths(attention, name, options):
     """Padding on either side of the prompt: rows go on as if alone."""
-    backbone, ids, mask = small(name, "CS", attention, **options), tokens(5, 12), padding(12)
-    following = tokens(5, 4)
+    backbone, ids, mask, following = small(name, "CS", attention, **options), tokens(5, 12), padding(12), tokens(5, 4)
     with torch.no_grad():
         logits, state = backbone.prefill(ids, backbone.init_state(5), padding_mask=mask)
         together = [logits]
@@ -70,17 +67,13 @@ def test_prompts_of_different_lengths(attention, name, options):
             together.append(logits)
         for row in range(5):
             alone = torch.cat([ids[row, ~mask[row]], following[row]])
-            expected = backbone(alone.unsqueeze(0))[0, -5:]
-            torch.testing.assert_close(torch.stack([step[row] for step in together]), expected)
+            torch.testing.assert_close(torch.stack([step[row] for step in together]), backbone(alone[None])[0, -5:])
     assert torch.equal(state.lengths, (~mask).sum(dim=1) + 4)
 
 
-def slow_beam_search(
-    backbone: Any, source: Tensor, limits: Limits, num_beams: int = 1, length_penalty: float = 1.0
-) -> list[int]:
+def slow_beam_search(backbone: Any, source: Tensor, limits: Limits, num_beams: int, length_penalty: float) -> list[int]:
     """One row, hypotheses in lists, the whole prefix anew for each token."""
-    beams: list[tuple[float, list[int]]] = [(0.0, [])]
-    endings: list[tuple[float, list[int]]] = []
+    beams, endings = [(0.0, list[int]())], list[tuple[float, list[int]]]()
     for length in range(1, limits.max_length + 1):
         candidates = []
         for score, said in beams:
@@ -146,9 +139,8 @@ def test_samples_have_the_nucleus_distribution(temperature, top_p):
     drawn = sample(backbone, many, prompt[:, -1:].expand(rows, -1), Limits(1), temperature=temperature, top_p=top_p)
     counts = drawn.flatten().bincount(minlength=VOCABULARY).double()
     assert counts[expected == 0].sum() == 0
-    kept = expected > 0
-    statistic = ((counts - rows * expected).square()[kept] / (rows * expected[kept])).sum()
-    freedom = int(kept.sum()) - 1
+    statistic = ((counts - rows * expected).square() / (rows * expected))[nucleus].sum()
+    freedom = len(nucleus) - 1
     assert statistic < freedom + 5 * math.sqrt(2 * freedom) + 5
     assert 1 < len(nucleus) <= VOCABULARY
 

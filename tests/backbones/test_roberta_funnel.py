@@ -1,5 +1,6 @@
 """RoBERTa in blocks between which the sequence is halved: the paper's equations, the way back to tokens."""
 
+import math
 from typing import Any
 
 import pytest
@@ -61,10 +62,9 @@ def test_it_is_the_papers_equations(length):
 
 
 def test_each_layer_is_told_its_place_among_all():
-    depths = small("roberta_funnel", "NS", "differential", num_layers=5)
-    assert [slot.initial for slot in depths.modules() if hasattr(slot, "initial")] == pytest.approx(
-        [0.8 - 0.6 * 2.718281828459045 ** (-0.3 * index) for index in (0, 1, 3, 5, 6)]
-    )
+    backbone = small("roberta_funnel", "NS", "differential", num_layers=5)
+    found = [slot.initial for slot in backbone.modules() if hasattr(slot, "initial")]
+    assert found == pytest.approx([0.8 - 0.6 * math.exp(-0.3 * index) for index in (0, 1, 3, 5, 6)])
 
 
 def test_a_classifier_reads_the_first_vector_of_the_last_block():

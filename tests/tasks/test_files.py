@@ -26,6 +26,7 @@ from tasks.pcc.data import read_pcd
 from tasks.sr.data import list_images
 from tasks.tts.audio import RATE, read_wave
 from tasks.tts.data import read_metadata
+from tests.cab.runner.test_folder_hostile import Payload
 from tests.helpers.tasks.layouts import ETT, HEADERS, grid, pcd, put, put_image, put_series, tone
 from tests.helpers.tasks.records import RECORDS, ready
 from tests.tasks.test_bpe import words
@@ -68,11 +69,6 @@ def split_list(*test: str) -> str:
 
 def photographs(*labels: int) -> bytes:
     return pickle.dumps({b"data": np.zeros((3, 3072), np.uint8), b"labels": [*labels]}, protocol=2)
-
-
-class Evil:
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
-        return os.system, ("touch it-was-executed",)
 
 
 def wave(*, data: int = 0, after: bytes = b"") -> bytes:
@@ -128,7 +124,7 @@ DAMAGE: dict[str, list[tuple[str, Change, str]]] = {
         (TSV, "1.0\ta\tb\t\td\n", "line 1: a text of the pair is empty"),
     ],
     "lra image": [
-        (f"{CIFAR}/data_batch_3", pickle.dumps(Evil()), r"refers to posix\.system"),
+        (f"{CIFAR}/data_batch_3", pickle.dumps(Payload(Path("it-was-executed"))), r"refers to posix\.system"),
         (f"{CIFAR}/test_batch", photographs(0, 1), "are not 2 rows of 3,072"),
         (f"{CIFAR}/test_batch", photographs(0, 11, 2), "image 1: expected a label"),
     ],

@@ -19,6 +19,7 @@ from cab.cli.main import main
 from cab.registry.names import is_generated
 from cab.registry.registries import BACKBONES, TASKS
 from cab.runner.evaluation import DeviceBatches
+from tests.helpers.command import the_record
 from tests.helpers.runs.step_gradients import without_draws
 from tests.helpers.tasks.records import DATA, FILES, RECORDS, network, ready
 
@@ -289,8 +290,7 @@ REAL = {
 def check_run(folder: Path, task: str, backbone: str, pattern: str, *options: str) -> None:
     cell = [f"task={task}", f"backbone={backbone}", f"pattern={pattern}", f"attention={ATTENTIONS_OF[pattern]}"]
     assert main(["run", "-m", *cell, *options, "preset=smoke", "device=cpu", f"results_dir={folder}"]) == 0
-    [path] = folder.glob("*.json")
-    record = json.loads(path.read_text())
+    record = the_record(folder)
     assert record["status"] == "finished"
     primary = {metric["name"]: metric["value"] for metric in record["metrics"] if metric["primary"]}
     assert primary

@@ -1,8 +1,6 @@
 """Layers against plain forms: reversible ones, one that halts by token, batch norm, losses; farthest points."""
 
 import os
-import subprocess
-import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -25,6 +23,7 @@ from cab.verification.growth import peak_bytes
 from engines.torch.parallel import GlobalBatchNorm1d
 from tests.helpers.attentions.interpreter import compiled, needs_triton, run_on_a_cpu
 from tests.helpers.backbones.records import RECORDS, objective, padding, small, tokens
+from tests.helpers.command import run_module
 
 
 @pytest.mark.parametrize("num_layers", [1, 9])
@@ -85,8 +84,7 @@ def test_statistics_of_batch_norm_are_those_of_the_real_positions(kind, monkeypa
         gradients = torch.autograd.grad((y * torch.arange(y.numel()).view_as(y).cos()).sum(), [x, *norm.parameters()])
         results.append([y, *norm.buffers(), *gradients])
         assert (gradients[0][~real] == 0).all()
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(*results, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -130,12 +128,9 @@ def test_losses_have_second_derivatives(monkeypatch):
     torch.testing.assert_close(*results)
 
 
-STEPS = 4
-
-
 def halting() -> Any:
-    """Tokens of which some halt early, and some never."""
-    backbone = small("gpt2_act", num_layers=STEPS).train()
+    """Tokens of which some halt early, and some never, in four steps."""
+    backbone = small("gpt2_act", num_layers=4).train()
     torch.nn.init.normal_(backbone.layer_stack.halting.weight, std=0.3)
     torch.nn.init.constant_(backbone.layer_stack.halting.bias, -1.4)
     return backbone
@@ -145,9 +140,8 @@ def one_by_one(backbone: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """Graves' equations of one row [1, n, D]: each token halts when its sum is full. Output, and steps + remainders."""
     stack, layer, n = backbone.layer_stack, backbone.decoder_layers[0], x.shape[1]
     places = SinusoidalPositions(24)(torch.arange(n)[None])
-    states, ponder = [[] for _ in range(n)], [[] for _ in range(n)]
-    halted = [False] * n
-    for t in range(1, STEPS + 1):
+    states, ponder, halted = [[] for _ in range(n)], [[] for _ in range(n)], [False] * n
+    for t in range(1, 5):
         step = SinusoidalPositions(24, offset=0)(torch.tensor([t]))
         after = layer(x + (step + (places if t > 1 else 0.0)).double())
         x = torch.stack([x[0, i] if halted[i] else after[0, i] for i in range(n)])[None]
@@ -172,13 +166,12 @@ def test_halting_is_graves():
     expected = torch.cat([backbone.predict(backbone.final_norm(row)) for row, _ in rows])
     torch.testing.assert_close(output, expected)
     costs = torch.stack([each for _, each in rows])
-    assert {2.0, 3.0, float(STEPS)} <= {*costs.floor().flatten().tolist()}
+    assert {2.0, 3.0, 4.0} <= {*costs.floor().flatten().tolist()}
     slow = PONDER_WEIGHT * costs.mean()
     torch.testing.assert_close(cost, slow)
     parameters = list(backbone.parameters())
     sums = [found.square().sum() + loss for found, loss in ((output, cost), (expected, slow))]
-    for again, plain in zip(*(torch.autograd.grad(x, parameters) for x in sums), strict=True):
-        torch.testing.assert_close(again, plain)
+    torch.testing.assert_close(*(torch.autograd.grad(x, parameters) for x in sums))
 
 
 def test_padding_costs_nothing_and_evaluation_neither():
@@ -207,13 +200,11 @@ def test_the_kernel_chooses_the_points_of_the_loop(monkeypatch):
     """In a process of its own: the interpreter has to be chosen before Triton is loaded."""
     if "TRITON_INTERPRET" not in os.environ:
         monkeypatch.setenv("TRITON_INTERPRET", "1")
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", __file__, "-k", "of_the_loop"]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stdout + run.stderr
+        done = run_module("pytest", "-x", "-q", "-p", "no:xdist", __file__, "-k", "of_the_loop")
+        assert done.returncode == 0, done.stdout + done.stderr
         return
-    given = [
-        (clouds(n).transpose(1, 2).contiguous().transpose(1, 2), count) for n, count in ((37, 20), (37, 50), (1, 3))
-    ]
+    sizes = ((37, 20), (37, 50), (1, 3))
+    given = [(clouds(n).transpose(1, 2).contiguous().transpose(1, 2), count) for n, count in sizes]
     expected = [farthest_points(*each) for each in given]
     run_on_a_cpu("triton", monkeypatch)
     with used() as uses:

@@ -24,32 +24,19 @@ def test_processes_share_the_batches_of_one():
 
 
 @pytest.mark.parametrize(
-    ("shares", "accumulate"),
-    [
-        ({"batch_size": 8, "micro_batch_size": None}, 1),
-        ({"batch_size": 8, "micro_batch_size": 2}, 4),
-        ({"batch_size": 8, "micro_batch_size": 2, "num_processes": 2}, 2),
-        ({"batch_size": 8, "micro_batch_size": 100, "num_processes": 4}, 1),
-        ({"batch_size": 50, "micro_batch_size": 4, "num_processes": 2}, 1),
-    ],
+    ("batch", "micro", "processes", "accumulate"),
+    [(8, None, 1, 1), (8, 2, 1, 4), (8, 2, 2, 2), (8, 100, 4, 1), (50, 4, 2, 1)],
 )
-def test_gradients_are_added_up_to_the_batch(shares, accumulate):
-    cut = Shares.cut(num_items=23, **shares)
+def test_gradients_are_added_up_to_the_batch(batch, micro, processes, accumulate):
+    cut = Shares.cut(num_items=23, batch_size=batch, micro_batch_size=micro, num_processes=processes)
     assert cut.accumulate == accumulate
     assert cut.accumulate * cut.num_processes * cut.micro_batch_size == cut.batch_size
 
 
-@pytest.mark.parametrize(
-    "shares",
-    [
-        {"batch_size": 8, "micro_batch_size": 3},
-        {"batch_size": 9, "micro_batch_size": None, "num_processes": 2},
-        {"batch_size": 30, "micro_batch_size": None, "num_processes": 24},
-    ],
-)
-def test_batches_that_cannot_be_shared_are_refused(shares):
+@pytest.mark.parametrize(("batch", "micro", "processes"), [(8, 3, 1), (9, None, 2), (30, None, 24)])
+def test_batches_that_cannot_be_shared_are_refused(batch, micro, processes):
     with pytest.raises(UserError, match="process"):
-        Shares.cut(num_items=23, **shares)
+        Shares.cut(num_items=23, batch_size=batch, micro_batch_size=micro, num_processes=processes)
 
 
 def test_a_resumed_run_sees_the_batches_it_would_have_seen():

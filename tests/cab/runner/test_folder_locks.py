@@ -34,26 +34,16 @@ def interrupted(recorded):
     return recorded.with_suffix("")
 
 
-NO_LOCKS, NO_ANSWER = (
-    "{} is on a file system that cannot lock files ({})",
-    "the disk of {} failed ({}); repeat the command",
-)
+NAMED = dict.fromkeys((errno.ENOLCK, errno.EOPNOTSUPP), "{} is on a file system that cannot lock files ({})")
+NAMED |= dict.fromkeys((errno.ESTALE, errno.EIO), "the disk of {} failed ({}); repeat the command")
 
 
-@pytest.mark.parametrize(
-    ("number", "words", "sweep"),
-    [
-        (errno.ENOLCK, NO_LOCKS, []),
-        (errno.EOPNOTSUPP, NO_LOCKS, ["-m"]),
-        (errno.ESTALE, NO_ANSWER, ["-m"]),
-        (errno.EIO, NO_ANSWER, []),
-    ],
-)
-def test_a_file_system_without_locks_is_named(number, words, sweep, interrupted, monkeypatch, cab):
+@pytest.mark.parametrize("sweep", [[], ["-m"]])
+@pytest.mark.parametrize("number", NAMED)
+def test_a_file_system_without_locks_is_named(number, sweep, interrupted, monkeypatch, cab):
     without_locks(monkeypatch, number)
-    command = ["run", *sweep, *TROUBLED, f"results_dir={interrupted.parent}"]
-    said = cab(*command, status=1 if sweep else 2).err
-    assert words.format(interrupted.parent, os.strerror(number)) in said
+    said = cab("run", *sweep, *TROUBLED, f"results_dir={interrupted.parent}", status=1 if sweep else 2).err
+    assert NAMED[number].format(interrupted.parent, os.strerror(number)) in said
     assert "Traceback" not in said
     assert [found.status for found in cell_statuses(interrupted.parent)] == ["interrupted"], "nothing can run there"
 
@@ -96,9 +86,8 @@ def test_a_lock_that_is_held_is_waited_for_and_names_its_owner(tmp_path, monkeyp
             assert is_ours
             assert is_locked(path)
             timer.join()
-    assert (
-        f"waiting for process {holder.pid} on {socket.gethostname()} since 0.0 hours, which prepares it" in caplog.text
-    )
+    owner = f"process {holder.pid} on {socket.gethostname()}"
+    assert f"waiting for {owner} since 0.0 hours, which prepares it" in caplog.text
     assert path.read_text().split() == [str(os.getpid()), socket.gethostname()]
     assert not is_locked(path)
 

@@ -65,13 +65,11 @@ def die(job: Job) -> tuple[str, str]:
     return "locked", ""
 
 
+OUT_OF_MEMORY = "SIGKILL, which the system sends if memory runs out"
+
+
 @pytest.mark.parametrize(
-    ("name", "causes"),
-    [
-        ("killed.once", []),
-        ("killed", ["SIGKILL, which the system sends if memory runs out"]),
-        ("killed.fault", ["SIGSEGV"]),
-    ],
+    ("name", "causes"), [("killed.once", []), ("killed", [OUT_OF_MEMORY]), ("killed.fault", ["SIGSEGV"])]
 )
 def test_a_cell_whose_worker_dies_runs_once_more(name, causes, troubled, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pool, "run_job", die)
@@ -94,7 +92,7 @@ def test_all_causes_are_named_if_a_process_dies_of_the_death_of_another(monkeypa
     monkeypatch.setattr(pool, "run_job", die_of_rank)
     workers = pool.Workers(worker_environments(0, 1, [], size=2))
     wait(workers.submit(Job({}, "")))
-    assert workers.restart() == "SIGABRT and SIGKILL, which the system sends if memory runs out"
+    assert workers.restart() == f"SIGABRT and {OUT_OF_MEMORY}"
     workers.close()
 
 

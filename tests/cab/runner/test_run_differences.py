@@ -102,10 +102,8 @@ def test_other_code_of_the_attention_is_a_result_of_its_own(troubled, monkeypatc
     assert "has other code of the attention; this is a new result" in caplog.text
     assert first.hash == second.hash
     folder = Path(troubled()["results_dir"])
-    assert {path.name for path in folder.glob("*.json")} == {
-        f"{first.hash}.json",
-        f"{first.hash}-{OTHER_CODE[:8]}.json",
-    }
+    names = {f"{first.hash}.json", f"{first.hash}-{OTHER_CODE[:8]}.json"}
+    assert {path.name for path in folder.glob("*.json")} == names
     assert set(load_results(folder)["attention"]) == {"vanilla", f"vanilla [{OTHER_CODE[:8]}]"}
     assert run_cell(troubled()).kind == "cached"
     assert len(cell_statuses(folder)) == 2
@@ -164,19 +162,14 @@ def test_a_file_is_another_cell_with_other_code(tmp_path, monkeypatch):
     assert "m.py" in changed_modules(programs[0], programs[1])
 
 
-OLD, NEW = "2ac5dc00" * 2, "d7d4ed00" * 2
+OLD, NEW, OTHER = "2ac5dc00" * 2, "d7d4ed00" * 2, "backbones.informer aaaaaa"
 
 
 @pytest.mark.parametrize(
     ("codes", "projects", "names", "words"),
     [
         ([OLD, NEW, NEW], "aaa", ["abc [2ac5dc00]", "abc", "abc"], "abc has results of 2 programs: 2ac5dc00, d7d4ed00"),
-        (
-            [NEW] * 3,
-            "abb",
-            ["abc [backbones.informer aaaaaa]", "abc", "abc"],
-            "has 1 result of other code (backbones.informer aaaaaa): separate rows",
-        ),
+        ([NEW] * 3, "abb", [f"abc [{OTHER}]", "abc", "abc"], f"has 1 result of other code ({OTHER}): separate rows"),
         (["", ""], "aa", ["abc [unknown]", "abc"], ""),
     ],
 )

@@ -48,19 +48,13 @@ def submit(tmp_path, monkeypatch, capsys):
     return run
 
 
-OFF = dict.fromkeys(("time", "nodes", "gpus", "cpus", "memory"), 0)
-
-
 @pytest.mark.parametrize(
     ("options", "lines"),
-    [
-        (OFF, []),
-        (OFF | {"extra": {"nodes": "2-4"}}, ["nodes=2-4"]),
-        (OFF | {"time": 7, "nodes": 2}, ["nodes=2", "time=7"]),
-    ],
+    [({}, []), ({"extra": {"nodes": "2-4"}}, ["nodes=2-4"]), ({"time": 7, "nodes": 2}, ["nodes=2", "time=7"])],
 )
 def test_scripts_of_arrays_and_of_single_jobs_leave_out_what_is_0(options, lines, submit, tmp_path):
     """Both those that are submitted and those that are shown."""
+    options = dict.fromkeys(("time", "nodes", "gpus", "cpus", "memory"), 0) | options
     cluster = [f"cluster.{name}={value}" for name, value in flat(options).items()]
     assert submit("cluster.wait=false", *cluster)[0] == 0
     scripts = (tmp_path / "scripts").read_text().split("#!/bin/bash")[1:]

@@ -67,9 +67,8 @@ def test_a_cut_run_resumes_and_ends_where_it_would_have(finished, tmp_path):
     assert not records(tmp_path / "cut")
     assert main(["run", *LONGER, results]) == 0
     (log,) = (tmp_path / "cut").glob("*/fairseq/train.log")
-    assert re.findall(r"Loaded checkpoint .*checkpoint_last.pt \(epoch \d+ @ (\d+) updates\)", log.read_text()) == [
-        "10"
-    ]
+    resumed = re.findall(r"Loaded checkpoint .*checkpoint_last.pt \(epoch \d+ @ (\d+) updates\)", log.read_text())
+    assert resumed == ["10"]
     (first,), (second,) = records(finished(*LONGER)), records(tmp_path / "cut")
     (table,) = (tmp_path / "cut").glob("*/metrics.csv")
     assert [row["step"] for row in csv.DictReader(table.read_text().splitlines())] == [str(5 * n) for n in range(1, 9)]

@@ -114,9 +114,8 @@ def test_fairseqs_own_networks(tmp_path):
         arguments = cell.arguments(tmp_path / key[0])
         place = arguments.index("--arch")
         arguments[place : place + 2] = STOCK[key][0].split()
-        for place in reversed(
-            [at for at, word in enumerate(arguments) if re.fullmatch("--.*attention(-options)?", word)]
-        ):
+        own = [at for at, word in enumerate(arguments) if re.fullmatch("--.*attention(-options)?", word)]
+        for place in reversed(own):
             del arguments[place : place + 2]
         case = {"arguments": arguments, "batches": cell.batches}
         cases += [case | {"weights": fairseq_weights(cell.backbone)}, case]

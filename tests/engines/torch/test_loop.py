@@ -32,11 +32,6 @@ from tests.helpers.runs.troubled import Troubled, trained
 from tests.helpers.tasks.layouts import write_books
 
 
-def test_worker_processes_change_no_number(troubled, uncut):
-    record = trained(troubled("trainer.num_workers=2"))
-    assert (record.hash, record.metrics, record.history) == (uncut.hash, uncut.metrics, uncut.history)
-
-
 def test_epochs_are_announced_again_after_a_resume(troubled, monkeypatch):
     epochs: list[list[int]] = []
     monkeypatch.setattr(Troubled, "setup", lambda self, _: epochs.append(self.epochs))
@@ -70,9 +65,6 @@ def test_a_run_resumes_with_micro_batches_of_another_size(troubled, tmp_path, mo
     assert retried.metrics[0].value == pytest.approx(uncut.metrics[0].value, rel=1e-4)
 
 
-LOSS = 0.25
-
-
 class Learning(VanillaAttention):
     """Asks everything of a training loop: a loss of its own, a buffer that learns, a rate of its own."""
 
@@ -85,7 +77,7 @@ class Learning(VanillaAttention):
         return {"gate": ParamGroupOverride(learning_rate=0.5, weight_decay=0.0)}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **extras: Any) -> Tensor:
-        self.add_loss(self.gate.sum() * LOSS)
+        self.add_loss(self.gate.sum() * 0.25)
         self.accumulate_statistics(seen=torch.ones(()))
         return super().attend(query, key, value, *rest, **extras)
 
@@ -100,7 +92,7 @@ def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled, tmp_pa
     options = ["trainer.micro_batch_size=2", "trainer.validate_every=4", "trainer.checkpoint_selection=last"]
     record = trained(troubled("attention=learning", *options))
     gates = [1.0 - 0.5 * step for step in range(8)]  # the loss has a constant slope, so Adam steps by its rate
-    expected = [LOSS * sum(part) / 4 for part in (gates[:4], gates[4:])]
+    expected = [0.25 * sum(part) / 4 for part in (gates[:4], gates[4:])]
     assert [entry["auxiliary_loss"] for entry in record.history] == pytest.approx(expected, abs=1e-5)
     weights = torch.load(weights_path(tmp_path, record.hash), weights_only=True)
     [gate] = [value for name, value in weights.items() if name.endswith("gate")]
@@ -246,18 +238,12 @@ RECURRENT += ["task.block_len=32", "task.context_lengths=[64]", "task.memory_len
 RECURRENT += ["trainer.validate_every=null", "trainer.checkpoint_selection=last"]
 
 
-def test_the_memory_length_names_the_variant():
-    assert Cell.from_config(compose(RECURRENT)).key["config_variant"] == "memory 32"
-
-
-def test_several_processes_are_refused():
+def test_recurrence_is_a_variant_for_one_process_with_a_block_for_each_row():
+    cell = Cell.from_config(compose(RECURRENT))
+    assert cell.key["config_variant"] == "memory 32"
     with pytest.raises(UserError, match="without torchrun or srun"):
-        check(Cell.from_config(compose(RECURRENT)), Processes(rank=0, local_rank=0, count=2))
-
-
-def test_more_rows_than_blocks_are_refused():
-    cell, processes = Cell.from_config(compose(RECURRENT)), Processes(rank=0, local_rank=0, count=1)
-    run = SimpleNamespace(cell=cell, processes=processes, observer=None)
+        check(cell, Processes(count=2))
+    run = SimpleNamespace(cell=cell, processes=Processes(), observer=None)
     assert make_order(9, run).in_rows
     with pytest.raises(UserError, match=r"the training set has 3 blocks, trainer\.batch_size is 4"):
         make_order(3, run)

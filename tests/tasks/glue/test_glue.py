@@ -28,8 +28,6 @@ def generated():
 
 
 class Constant(Backbone):
-    """The same logits for every row."""
-
     def __init__(self, *logits: float) -> None:
         super().__init__()
         self.logits = torch.tensor(logits)

@@ -14,19 +14,12 @@ from tasks.probe.task import Probe, horizon
 from tests.helpers.backbones.records import RECORDS
 from tests.helpers.tasks.records import in_order, ready
 
-SMALL: dict[str, dict[str, Any]] = {
-    "mad_noisy": {"noise": 0.4, "vocab_size": 32},
-    "noisy": {"noise": 0.5},
-    "mad_memorization": {"vocab_size": 64},
-    "mqar": {"vocab_size": 64, "pairs": 4},
-}
+SMALL: dict[str, dict[str, Any]] = {"noisy": {"noise": 0.5}, "mad_noisy": {"noise": 0.4, "vocab_size": 32}}
+SMALL |= {"mqar": {"vocab_size": 64, "pairs": 4}, "mad_memorization": {"vocab_size": 64}}
 
 
 def small(dataset: str) -> Probe:
     return ready("probe", dataset=dataset, **{"vocab_size": 16, **SMALL.get(dataset, {})})
-
-
-FOUR = ("recall", "noisy", "copying", "compression")
 
 
 def network(task: Probe, pattern: str) -> Backbone:
@@ -42,7 +35,7 @@ def logits(dataset: str, pattern: str, **changes: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("pattern", [str(pattern) for pattern in Pattern])
-@pytest.mark.parametrize("dataset", FOUR)
+@pytest.mark.parametrize("dataset", ["recall", "noisy", "copying", "compression"])
 def test_an_answer_depends_on_what_the_pattern_shows(dataset, pattern):
     """All of the context in each; of the questions all (NS), those before (CS), itself (NC, CC); in CC an answer."""
     batch = small(dataset).splits["train"].__getitems__([0, 1, 2, 3])

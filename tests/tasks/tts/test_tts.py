@@ -95,10 +95,9 @@ def test_durations_of_a_teacher(tmp_path):
     folder = write_clips(tmp_path / "data", alignments=False)
     with pytest.raises(UserError, match="Montreal Forced Aligner"):
         ready("tts", folder).backbone_options("fastspeech2")
-    arguments = ["run", "task=tts", "dataset=ljspeech", "backbone=transformer_tts", "attention=abc", "pattern=NS"]
-    arguments += ["preset=smoke", "task.num_held_out=2", "device=cpu", f"data_root={folder}"]
-    arguments += ["trainer.max_steps=2", "trainer.validate_every=2"]
-    assert main([*arguments, f"results_dir={tmp_path / 'r'}"]) == 0
+    cell = "task=tts dataset=ljspeech backbone=transformer_tts attention=abc pattern=NS preset=smoke device=cpu"
+    cell += " task.num_held_out=2 trainer.max_steps=2 trainer.validate_every=2"
+    assert main(["run", *cell.split(), f"data_root={folder}", f"results_dir={tmp_path / 'r'}"]) == 0
     [record] = (tmp_path / "r").glob("*.json")
     task = ready("tts", folder, teacher=str(record))
     for utterance in task.splits["train"].utterances:
