@@ -11,14 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from cab.runner.processes import (
-    TIMEOUT,
-    Processes,
-    _init_slurm_rendezvous,
-    _name_unused,
-    find_processes,
-    without_launcher,
-)
+from cab.runner import processes as module
+from cab.runner.processes import Processes, find_processes, without_launcher
 from tests.helpers.command import ROOT, cab, records, run_cab, the_record
 
 SETTINGS = ["dataset=synthetic", "attention=vanilla", "preset=smoke", "device=cpu"]
@@ -85,7 +79,7 @@ SRUN = {**BATCH, "SLURM_STEP_ID": "0"}
 def test_ranks_of_every_launcher_are_used_or_named(variables, expected, unused, monkeypatch, caplog):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    _name_unused.cache_clear()
+    module._name_unused.cache_clear()
     assert find_processes() == find_processes() == expected
     assert len(caplog.messages) == bool(unused)  # once
     assert unused in caplog.text
@@ -102,7 +96,7 @@ def test_parallel_steps_of_a_job_have_ports_of_their_own(monkeypatch):
         monkeypatch.setenv("SLURM_STEP_ID", str(step))
         monkeypatch.setenv("MASTER_ADDR", "")
         monkeypatch.setenv("MASTER_PORT", "")
-        _init_slurm_rendezvous()
+        module._init_slurm_rendezvous()
         assert os.environ["MASTER_ADDR"] == "node1"
         ports.add(os.environ["MASTER_PORT"])
     assert len(ports) == 8
@@ -141,7 +135,7 @@ def test_each_process_uses_its_own_gpu(kind, backend, monkeypatch):
     monkeypatch.setattr("torch.distributed.init_process_group", lambda name, **options: called.append((name, options)))
     Processes(rank=3, count=4, local_rank=1).connect(device)
     bound: dict[str, Any] = {"device_id": device} if kind == "cuda" else {}
-    options = {"rank": 3, "world_size": 4, "timeout": TIMEOUT, **bound}
+    options = {"rank": 3, "world_size": 4, "timeout": module.TIMEOUT, **bound}
     assert called == [*([device] if bound else []), (backend, options)]
 
 

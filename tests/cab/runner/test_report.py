@@ -86,14 +86,11 @@ def run(configs: list[dict[str, Any]], **answer: Any) -> list[str]:
     return [outcome.kind for outcome in run_jobs(jobs, Report(), ClusterConfig()).outcomes]
 
 
-def planned(configs: list[dict[str, Any]]) -> None:
-    planned_runs([Job(config, "") for config in configs], Report())
-
-
 def test_a_sweep_asks_once_before_it_runs(configs, caplog):
-    for command in (run, planned):
+    jobs = [Job(config, "") for config in configs]
+    for command in (lambda: run(configs), lambda: planned_runs(jobs, Report())):
         with pytest.raises(UserError) as asked:
-            command(configs)
+            command()
         assert str(asked.value) == QUESTION
     assert len(list(Path(configs[0]["results_dir"]).glob("*.json"))) == 3, "nothing was run"
     assert run(configs, accept_code=True) == ["cached", "cached", "cached", "completed"]

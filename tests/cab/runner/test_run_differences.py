@@ -37,11 +37,6 @@ class Mine(Attention):
 """
 
 
-@pytest.fixture(autouse=True)
-def _logged(caplog):
-    caplog.set_level(logging.INFO)
-
-
 def change(what: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Change the code, the data, the libraries or the micro-batch of the next run; return overrides."""
     if what in ("attention", "project"):
@@ -59,7 +54,6 @@ def change(what: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["trainer.micro_batch_size=2"] if what == "micro batch" else []
 
 
-PROJECT = ("project", r"other code of the project \(backbones.made\)")
 DIFFERENCES = [
     ("configuration", r"trainer.learning_rate was 0\.\d+, is 0.3"),
     ("data", r"other data \(made was for tests, is again\)"),
@@ -70,8 +64,9 @@ DECISIVE = ("configuration", "attention", "project", "data")
 
 
 @pytest.fixture(autouse=True)
-def _made_module(monkeypatch):
+def _made_module(monkeypatch, caplog):
     """Every run of these tests has executed a backbone of the project that can be changed."""
+    caplog.set_level(logging.INFO)
     edit_program(monkeypatch, lambda of: Program(of.attention, {**of.project, "backbones.made": "1" * 16}))
 
 
@@ -124,7 +119,8 @@ def test_an_attention_whose_code_is_in_no_file_runs_again(troubled, monkeypatch,
 
 
 @pytest.mark.parametrize(
-    ("what", "words", "is_in"), [*((*row, "folder") for row in DIFFERENCES), (*PROJECT, "checkpoint")]
+    ("what", "words", "is_in"),
+    [*((*row, "folder") for row in DIFFERENCES), ("project", r"code of the project \(backbones.made\)", "checkpoint")],
 )
 def test_an_interrupted_run(what, words, is_in, troubled, monkeypatch, caplog):
     settings = ["trainer.checkpoint_every=1", "retry=[failed]"]

@@ -13,13 +13,12 @@ from cab.runner.cell import Cell
 from cab.runner.folder import PROGRESS, cell_statuses
 from cab.runner.run import run_cell, same_network
 
+LSTF = "task=lstf dataset=synthetic backbone=informer"
 
-def config(
-    folder: Path, *overrides: str, place: str = "task=lstf dataset=synthetic backbone=informer"
-) -> dict[str, Any]:
-    cell = [*place.split(), "preset=smoke", "device=cpu", "logger=csv", "trainer.max_steps=2"]
-    cell.append("trainer.validate_every=2")
-    return compose([*cell, f"results_dir={folder}", *overrides])
+
+def config(folder: Path, *overrides: str, place: str = LSTF) -> dict[str, Any]:
+    cell = f"{place} preset=smoke device=cpu logger=csv trainer.max_steps=2 trainer.validate_every=2"
+    return compose([*cell.split(), f"results_dir={folder}", *overrides])
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +99,9 @@ def test_another_network_recipe_data_or_code_is(trained, overrides, patched, mon
     ("place", "fillers", "expected"),
     [
         ("task=probe dataset=recall backbone=mixer", "vanilla", []),  # its slots follow the test
-        ("task=lstf dataset=synthetic backbone=informer", "vanilla", ["NS vanilla", "CS vanilla"]),
+        (LSTF, "vanilla", ["NS vanilla", "CS vanilla"]),
         # as in the published runs; probsparse is not sound in CS
-        ("task=lstf dataset=synthetic backbone=informer", "{NS: probsparse, CS: probsparse}", ["NS probsparse"]),
+        (LSTF, "{NS: probsparse, CS: probsparse}", ["NS probsparse"]),
     ],
 )
 def test_the_patterns_with_the_same_network(place, fillers, expected, tmp_path):

@@ -26,10 +26,8 @@ CLUSTER = ["cluster=slurm", "cluster.partition=low", "cluster.gpus=0", "cluster.
 
 
 def cab(*arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "cab.cli.main", *arguments]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
+    command, pipe = [sys.executable, "-m", "cab.cli.main", *arguments], subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
 
 
 def slurm(*command: str) -> str:
