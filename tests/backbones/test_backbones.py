@@ -96,12 +96,9 @@ ALONE: list[tuple[str, str, Any, dict[str, Any]]] = [
 def visible(output: Any, masks: list[Tensor]) -> list[Tensor]:
     """The vectors of each output that no mask of its shape hides, be it an input or an output."""
     masks = [*(x for x in outputs(output) if x.dtype == torch.bool), *masks]
-    found = []
-    for x in outputs(output):
-        hidden = [mask for mask in masks if mask.shape == x.shape[:2]]
-        if x.is_floating_point():
-            found.append(x[~hidden[0]] if hidden else x)
-    return found
+    numbers = [x for x in outputs(output) if x.is_floating_point()]
+    hidden = [next((mask for mask in masks if mask.shape == x.shape[:2]), None) for x in numbers]
+    return [x if mask is None else x[~mask] for x, mask in zip(numbers, hidden, strict=True)]
 
 
 def poisoned(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -135,11 +132,9 @@ def test_a_row_gives_what_it_gives_alone(name, pattern, attention, options):
         same_gradients(backbone, *sums, rtol=error, atol=error / 10)
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern"), [("gpt2", "CS"), ("llama", "NS"), ("roberta", "NS"), ("roberta_funnel", "NS")]
-)
-def test_logits_at_selected_places_are_those_of_all(name, pattern):
-    backbone, inputs = small(name, pattern), RECORDS[name].inputs()
+@pytest.mark.parametrize("cell", ["gpt2 CS", "llama NS", "roberta NS", "roberta_funnel NS"])
+def test_logits_at_selected_places_are_those_of_all(cell):
+    backbone, inputs = small(*cell.split()), RECORDS[cell.split()[0]].inputs()
     selected = (~inputs["padding_mask"]).flatten().nonzero().squeeze(1)[::3]
     everything, alone = backbone(**inputs).flatten(0, 1)[selected], backbone(**inputs, selected=selected)
     torch.testing.assert_close(alone, everything)
@@ -234,10 +229,7 @@ def gradients(backbone: Backbone, name: str, pattern: str) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(("name", "pattern"), TASK_OF)
 def test_every_attention_that_has_the_pattern_trains_there(name, pattern):
-    """One step of a smoke network, with preset mini's options: finite gradients that reach the slots.
-
-    The backbones of a pattern take its attentions in turn.
-    """
+    """Finite gradients reach the slots, with preset mini's options; backbones take the attentions in turn."""
     backbones = [backbone for backbone, slot in TASK_OF if slot == pattern]
     for number, entry in enumerate(ATTENTIONS):
         takes = backbones[number % len(backbones)] == name and pattern in map(str, entry.patterns)

@@ -8,11 +8,7 @@ from cab.registry.tables import read_table
 from cab.results.paper_values import count_parameters
 from cab.results.published import rows
 
-CELLS = {
-    (row["pattern"], row["backbone"], row["attention"]): int(row["params"]) for row in rows("parameters_reproduced.csv")
-}
-
-
+CELLS = {(r["pattern"], r["backbone"], r["attention"]): int(r["params"]) for r in rows("parameters_reproduced.csv")}
 NETWORKS = list({cell[:2]: cell for cell in reversed(CELLS)}.values())
 """One cell per pattern and network; the others are slow tests."""
 

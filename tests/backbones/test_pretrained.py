@@ -14,8 +14,6 @@ from cab.registry.build import without_memory
 from engines.fairseq.weights import fairseq_weights
 from tests.helpers.backbones.records import VOCABULARY, padding, small, tokens
 
-AS_RELEASED = {"positions": "learned", "max_length": 31, "scale_embedding": False, "activation": "gelu_tanh"}
-
 AS_IN_FAIRSEQ = (
     (r"embeddings\.word_embeddings\.", "embed_tokens."),
     (r"embeddings\.position_embeddings\.", "embed_positions."),
@@ -42,7 +40,8 @@ def randomize(model: Any) -> dict[str, Tensor]:
 
 
 def gpt2(attention: str = "vanilla") -> Any:
-    return small("gpt2", "CS", attention, **AS_RELEASED).float()
+    released = {"positions": "learned", "max_length": 31, "scale_embedding": False, "activation": "gelu_tanh"}
+    return small("gpt2", "CS", attention, **released).float()
 
 
 def assert_same_logits(backbone: Any, released: Any) -> None:

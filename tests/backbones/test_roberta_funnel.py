@@ -11,8 +11,6 @@ from torch.nn import functional as F
 from cab import Attention
 from tests.helpers.backbones.records import padding, same_gradients, small, tokens
 
-BLOCKS = [2, 2, 1]
-
 
 def groups(length: int) -> list[list[int]]:
     """The first token alone, then pairs, the last of which may be one."""
@@ -36,7 +34,7 @@ def written_out(backbone: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
 
     h, layers, outputs = backbone.embedding(ids[None], torch.arange(len(ids))[None])[0], iter(backbone.layers), []
     held = [[i] for i in range(len(ids))]  # the tokens that each vector stands for
-    for block, count in enumerate(BLOCKS):
+    for block, count in enumerate((2, 2, 1)):
         for number in range(count):
             sources = h
             if block > 0 and number == 0:

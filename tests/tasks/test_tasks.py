@@ -236,9 +236,7 @@ def repeat_inputs(_: Any, inputs: Any, named: dict[str, Any], output: Any) -> An
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    ("task", "name", "backbone"), [case for case in NETWORKS if protocol(case[0], case[2]) in OF_TOKENS]
-)
+@pytest.mark.parametrize(("task", "name", "backbone"), [c for c in NETWORKS if protocol(c[0], c[2]) in OF_TOKENS])
 def test_no_input_is_its_own_answer(task, name, backbone, made):
     """The loss of a network that repeats its inputs is above that of an untrained one."""
     trained = made(task, name)

@@ -15,9 +15,7 @@ def test_the_hours_are_those_of_all_steps(monkeypatch):
     clock = iter([0.0, *(100.0 + 36.0 * step for step in range(30))])  # the first step is slower
     monkeypatch.setattr(calibration.time, "perf_counter", lambda: next(clock))
     cell = Cell.from_config(compose([*LSTF, "attention=abc", "trainer.max_steps=500", "trainer.max_epochs=null"]))
-    monkeypatch.setattr(
-        calibration, "train_first_steps", lambda *args, **_: [args[3](step, torch.zeros(())) for step in range(20)]
-    )
+    monkeypatch.setattr(calibration, "train_first_steps", lambda *x, **_: [x[3](n, torch.zeros(())) for n in range(20)])
     assert training_hours(cell) == pytest.approx(5.0)
 
 

@@ -65,12 +65,10 @@ def die(job: Job) -> tuple[str, str]:
     return "locked", ""
 
 
-OUT_OF_MEMORY = "SIGKILL, which the system sends if memory runs out"
+KILLED = "SIGKILL, which the system sends if memory runs out"
 
 
-@pytest.mark.parametrize(
-    ("name", "causes"), [("killed.once", []), ("killed", [OUT_OF_MEMORY]), ("killed.fault", ["SIGSEGV"])]
-)
+@pytest.mark.parametrize(("name", "causes"), [("killed.once", []), ("killed", [KILLED]), ("killed.fault", ["SIGSEGV"])])
 def test_a_cell_whose_worker_dies_runs_once_more(name, causes, troubled, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pool, "run_job", die)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
@@ -92,7 +90,7 @@ def test_all_causes_are_named_if_a_process_dies_of_the_death_of_another(monkeypa
     monkeypatch.setattr(pool, "run_job", die_of_rank)
     workers = pool.Workers(worker_environments(0, 1, [], size=2))
     wait(workers.submit(Job({}, "")))
-    assert workers.restart() == f"SIGABRT and {OUT_OF_MEMORY}"
+    assert workers.restart() == f"SIGABRT and {KILLED}"
     workers.close()
 
 
@@ -187,9 +185,7 @@ def test_a_worker_has_its_share_of_the_cores(monkeypatch):
         ("", None, 1, 2, ": :"),
     ],
 )  # fmt: skip
-def test_workers_are_spread_over_the_gpus_and_know_how_many_share_theirs(
-    visible, workers, each, gpus, expected, monkeypatch
-):
+def test_workers_are_spread_over_gpus_and_know_how_many_share_one(visible, workers, each, gpus, expected, monkeypatch):
     started: list[dict[str, str]] = []
     monkeypatch.setattr(Pool, "run", lambda self, slots: started.extend(one for slot in slots for one in slot))  # noqa: ARG005
     monkeypatch.setattr("cab.runner.report.cells_to_run", lambda *_: [])

@@ -15,9 +15,7 @@ from cab.runner.run import run_cell
 from tests.helpers.runs.troubled import Troubled, trained
 
 
-def test_a_sweep_reads_the_data_of_its_found_cells_once_and_without_them_a_record_has_its_word(
-    recorded, troubled, monkeypatch
-):
+def test_a_sweep_reads_data_of_found_cells_once_and_without_them_a_record_counts(recorded, troubled, monkeypatch):
     read = []
 
     def missing(self, root):  # noqa: ARG001

@@ -172,15 +172,12 @@ TOTAL = "metric 'total' of task 'troubled' is nan"
         (Troubled, "evaluate", {"score": 1.0, "total": math.nan}, TOTAL, f"{TOTAL}: the record has no value of it"),
     ],
 )
-def test_what_a_score_does_not_need_cannot_lose_it(
-    owner, method, result, warning, logged, uncut, troubled, monkeypatch, caplog
-):
+def test_what_no_score_needs_loses_none(owner, method, result, warning, logged, uncut, troubled, monkeypatch, caplog):
     monkeypatch.setattr(owner, method, Mock(side_effect=[result]))
     record = trained(troubled())
     assert record.status is Status.FINISHED
-    assert [metric.value for metric in record.metrics] == (
-        [1.0, None] if method == "evaluate" else [metric.value for metric in uncut.metrics]
-    )
+    expected = [1.0, None] if method == "evaluate" else [metric.value for metric in uncut.metrics]
+    assert [metric.value for metric in record.metrics] == expected
     assert len(record.engine_facts.get("warnings", [])) == bool(warning)
     assert "".join(record.engine_facts.get("warnings", [])).startswith(warning)
     assert logged in caplog.text

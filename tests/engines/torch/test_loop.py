@@ -149,9 +149,7 @@ def test_a_resumed_mean_knows_the_first_loss_that_was_not_finite(losses, bad_ste
 @pytest.mark.parametrize(
     ("precision", "products", "dtype"), [("32-true", "high", torch.float32), ("bf16-mixed", "highest", torch.bfloat16)]
 )
-def test_a_network_is_validated_and_evaluated_in_the_precision_it_is_trained_in(
-    precision, products, dtype, troubled, monkeypatch
-):
+def test_a_network_is_scored_in_the_precision_it_is_trained_in(precision, products, dtype, troubled, monkeypatch):
     seen: dict[str, set[Any]] = defaultdict(set)
     methods = ("loss", "validate", "evaluate", "save_plots")
 

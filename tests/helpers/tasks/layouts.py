@@ -227,10 +227,8 @@ def write_clips(folder: Path, *, alignments: bool = True) -> Path:
 def grid(*phones: tuple[str, object, object], end: float | None = None) -> str:
     """An alignment as the Montreal Forced Aligner writes it, of ``end`` seconds; by default, up to the last phone."""
     stop = float(str(phones[-1][2])) if end is None else end
-    text = (
-        f'File type = "ooTextFile"\nObject class = "TextGrid"\n\nxmin = 0\nxmax = {stop}\ntiers? <exists>\nsize = 2\n'
-    )
-    text += "item []:\n"
+    text = f'File type = "ooTextFile"\nObject class = "TextGrid"\n\nxmin = 0\nxmax = {stop}\n'
+    text += "tiers? <exists>\nsize = 2\nitem []:\n"
     for number, (name, rows) in enumerate((("words", [("hello", 0, stop)]), ("phones", phones)), start=1):
         text += f'    item [{number}]:\n        class = "IntervalTier"\n        name = "{name}"\n        xmin = 0\n'
         text += f"        xmax = {stop}\n        intervals: size = {len(rows)}\n"

@@ -38,9 +38,6 @@ class Record:
     network: dict[str, Any] = field(default_factory=dict)
     refused: tuple[str, ...] = ()  # the first of each contradicts the data or the others; of ``synthetic``
 
-    def first(self, *, has_files: bool) -> str:
-        return next(name for name, data in self.data.items() if (data.write is not None) == has_files)
-
 
 ANSWERS = {"vocab_size": 800, "block_len": 64, "loss_on": "answers"}
 BOOKS = {
@@ -87,9 +84,7 @@ RECORDS = {
     ),
     "lstf": Record(
         {
-            "etth1": Data(
-                lambda folder: layouts.put_series(folder / "ETTh1.csv", layouts.ETT, 14_400), {"features": "S"}
-            ),
+            "etth1": Data(lambda root: layouts.put_series(root / "ETTh1.csv", layouts.ETT, 14_400), {"features": "S"}),
             "synthetic": Data(options={"seq_len": 54, "pred_len": 24}),
         },
         {"seq_len": 24, "label_len": 6, "pred_len": 12, "evaluation_batch_size": 2000},
@@ -135,7 +130,8 @@ FILES = [(task, name) for task, name in DATA if RECORDS[task].data[name].write i
 def ready(task: str, folder: Path | None = None, **options: Any) -> Any:
     """A task that has read its files below ``folder``, or else generated its data, of its first such data set."""
     record = RECORDS[task]
-    dataset = options.pop("dataset", record.first(has_files=folder is not None))
+    first = next((name for name, data in record.data.items() if (data.write is None) == (folder is None)), "")
+    dataset = options.pop("dataset", first)
     own = record.data[dataset].options if dataset in record.data else {}
     made = TASKS.get(task).cls(**{"dataset": dataset, **record.options, **own, **options})
     made.check()
@@ -172,10 +168,7 @@ FEW_CLIPS = ("task.generated=12", "task.generated_held_out=3")
 
 @contextlib.contextmanager
 def few_examples() -> Iterator[None]:
-    """Generators have tests of their own; a property or a training of few steps needs few examples.
-
-    Other processes know nothing of it, so these have a cache of their own.
-    """
+    """Let generators make few examples, in a cache of their own, since other processes make all of them."""
     root = cache_root()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CAB_CACHE", str(root if root.name == "few" else root / "few"))

@@ -217,18 +217,6 @@ def with_large_weights(task: RecurrentLMTask) -> GPT2:
     return backbone
 
 
-def test_blocks_are_the_books_and_begin_with_them(recurrent):
-    blocks = BookChunks(recurrent.corpus, "test", 16)
-    tokens, begins = blocks.__getitems__(list(range(len(blocks))))
-    assert tokens[:, 1:][tokens[:, 1:] != PAD].tolist() == stream(recurrent.corpus, "test").tolist()
-    assert begins.nonzero().flatten().tolist() == blocks.firsts.tolist() != [0]
-    ends = begins.roll(-1)
-    assert (tokens[~ends] != PAD).all()
-    assert (tokens[begins, 0] == END).all()
-    follows = (~begins).nonzero().flatten()
-    assert torch.equal(tokens[follows, 0], tokens[follows - 1, -1])
-
-
 def test_a_row_of_a_batch_goes_on_where_it_ended_and_nothing_is_read_twice():
     shares = Shares.cut(num_items=23, batch_size=4, micro_batch_size=2)
     order = StepBatches(num_items=23, shares=shares, num_steps=10, seed=3, in_rows=True)
