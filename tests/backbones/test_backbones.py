@@ -219,7 +219,6 @@ def make(name: str, attention: str, pattern: str, spec: Any = (), **options: Any
 
 
 def gradients(backbone: Backbone, name: str, pattern: str) -> dict[str, Tensor]:
-    """Of one training step, by name."""
     inputs = RECORDS[name].batch(pattern)
     backbone.zero_grad()
     torch.manual_seed(3)

@@ -21,14 +21,9 @@ def test_counts(cell):
     assert count_parameters(*cell) == CELLS[cell]
 
 
-EXACT = {
-    ("CS", "gpt2_wt103", "vanilla"): 156_000_256,
-    ("CS", "gpt2_wt103_glu", "transnormer_t1"): 155_988_156,
-    ("CS", "gpt2_wt103_glu", "transnormer_t2"): 155_988_156,
-    ("NS", "roberta_wt103", "vanilla"): 124_696_665,
-    ("NS", "roberta_wt103_glu", "transnormer_t1"): 124_672_473,
-    ("NS", "roberta_wt103_glu", "transnormer_t2"): 124_672_473,
-}
+EXACT = {("CS", "gpt2_wt103", "vanilla"): 156_000_256, ("NS", "roberta_wt103", "vanilla"): 124_696_665}
+EXACT |= {("CS", "gpt2_wt103_glu", f"transnormer_t{kind}"): 155_988_156 for kind in (1, 2)}
+EXACT |= {("NS", "roberta_wt103_glu", f"transnormer_t{kind}"): 124_672_473 for kind in (1, 2)}
 
 
 @pytest.mark.parametrize("cell", EXACT)

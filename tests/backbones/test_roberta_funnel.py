@@ -21,10 +21,8 @@ def written_out(backbone: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
     """The last block's vectors [P, D] and the tokens' [n, D] of one row [n] without padding, as the paper has it."""
 
     def attend(slot: Attention, targets: Tensor, sources: Tensor) -> Tensor:
-        q, k, v = (
-            x.unflatten(-1, (slot.num_heads, slot.head_dim)).transpose(0, 1)
-            for x in (slot.q_proj(targets), slot.k_proj(sources), slot.v_proj(sources))
-        )
+        parts = slot.q_proj(targets), slot.k_proj(sources), slot.v_proj(sources)
+        q, k, v = (x.unflatten(-1, (slot.num_heads, slot.head_dim)).transpose(0, 1) for x in parts)
         weights = (q @ k.mT / slot.head_dim**0.5).softmax(dim=-1)
         return slot.out_proj((weights @ v).transpose(0, 1).flatten(1))
 

@@ -32,9 +32,6 @@ def test_without_targets_it_speaks_what_it_predicts():
     assert backbone(tokens, mask).mel.shape == (3, 40, 7)
 
 
-BATCH = ("tokens", "padding_mask", "frames")
-
-
 @pytest.mark.parametrize(
     ("attention", "pattern"),
     [("abc", "CS"), ("s4d", "CS"), ("abc,local+linear", "CS"), ("performer", "CC"), ("linear+abc,vanilla", "CC")],
@@ -44,7 +41,7 @@ def test_synthesis_step_by_step_is_teacher_forcing(attention, pattern):
     backbone = small("transformer_tts", pattern, attention)
     torch.nn.init.constant_(backbone.stop.bias, -1.0)
     torch.nn.init.normal_(backbone.stop.weight, std=1.0)
-    tokens, mask, _ = (RECORDS["transformer_tts"].inputs()[name] for name in BATCH)
+    tokens, mask, *_ = RECORDS["transformer_tts"].inputs().values()
     read: list[int] = []
     cross = [x for name, x in backbone.named_modules() if "cross_attention" in name and name.endswith("k_proj")]
     for projection in cross:
@@ -74,7 +71,7 @@ def test_a_beginning_is_heard_as_it_was_said():
     """And no row ends in it."""
     backbone = small("transformer_tts", "CS")
     torch.nn.init.constant_(backbone.stop.bias, 100.0)
-    tokens, mask, frames = (RECORDS["transformer_tts"].inputs()[name] for name in BATCH)
+    tokens, mask, frames, _ = RECORDS["transformer_tts"].inputs().values()
     beginning = frames[:, :4].double()
     spoken, num_frames = backbone.synthesize(tokens, mask, max_steps=9, prompt_frames=beginning)
     assert num_frames.tolist() == [10, 10, 10]

@@ -16,6 +16,7 @@ from tasks.sum.data import SPECIAL_TOKENS
 from tests.helpers.tasks.layouts import put, write_books, write_pairs
 from tests.helpers.tasks.records import ready
 
+LETTERS = {letter: number for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz", start=1)}
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "naïve café — 12.5 %"] * 5
 trained = partial(trained_bpe, lambda: iter(TEXTS), vocab_size=300, special_tokens=SPECIAL_TOKENS, key={"texts": 3})
 
@@ -42,8 +43,7 @@ def test_it_is_trained_once():
 def test_published_tokenizers_are_files_below_the_data_root(tmp_path):
     (tmp_path / "tokenizers/gpt2").mkdir(parents=True)
     trained().model.save(str(tmp_path / "tokenizers/gpt2"))
-    task = ready("lm", write_books(tmp_path), tokenizer="gpt2")
-    assert task.corpus.tokenizer.get_vocab() == trained().get_vocab()
+    assert ready("lm", write_books(tmp_path), tokenizer="gpt2").corpus.tokenizer.get_vocab() == trained().get_vocab()
 
 
 def words(vocabulary: dict[str, int], **settings: Any) -> str:
@@ -77,9 +77,6 @@ def test_settings_of_a_file_that_change_texts_are_switched_off(content, tokens, 
     assert bool(warning) == bool(caplog.text)
 
 
-LETTERS = {letter: number for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz", start=1)}
-
-
 def test_lost_text_is_named_with_its_share(tmp_path, caplog):
     """An unknown token of the text itself comes back."""
     path = put(tmp_path / "t.json", words(LETTERS))
@@ -97,6 +94,5 @@ def test_the_name_of_a_special_token_in_a_text_is_a_text_or_refused(side, tmp_pa
     [row] = task.splits["train"].__getitems__([0])["target" if side == "tgt" else "source"]
     assert word in task.bpe.decode([token for token in row.tolist() if token > 3], skip_special_tokens=False)
     special = {name: number for number, name in enumerate(SPECIAL_TOKENS[:3], start=900)}
-    path = put(tmp_path / "t.json", words(LETTERS | special))
     with pytest.raises(UserError, match=f"example 1 of train: the tokenizer reads a word as '{word}'"):
-        ready("sum", tmp_path, tokenizer=str(path))
+        ready("sum", tmp_path, tokenizer=str(put(tmp_path / "t.json", words(LETTERS | special))))

@@ -39,6 +39,8 @@ PATHS = "lra_release/lra_release/pathfinder32/curv_contour_length_14"
 LIST, IMAGE = f"{PATHS}/metadata/10.npy", f"{PATHS}/imgs/10/sample_1.png"
 FACES, WAVE = "sr/ffhq_8_16", "tts/wavs/LJ001-0002.wav"
 GRID, ETTH1 = "tts/TextGrid/LJ001-0002.TextGrid", "ETTh1.csv"
+ODD = "one\rline\u2028of\x85all\x0bthese\x0cparts"
+"""Characters that Python, but no published format, treats as ends of lines."""
 
 
 def line(number: int, change: Callable[[str], str]) -> Callable[[Path], object]:
@@ -208,10 +210,6 @@ def test_a_damaged_file_is_named(name, read, change, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
-ODD = "one\rline\u2028of\x85all\x0bthese\x0cparts"
-"""Characters that Python, but no published format, treats as ends of lines."""
-
-
 def write_splits(folder: Path, content: bytes) -> None:
     for split in ("train", "validation", "test"):
         put(folder / split / "1.txt", content)
@@ -255,8 +253,7 @@ def test_books_are_read_in_every_dialect(content, text, tmp_path, caplog):
 def test_whole_files_are_read(content, tmp_path):
     assert len(read_wave(put(tmp_path / "a.wav", content))) == 4000
     for form in ("PNG", "JPEG", "BMP", "WEBP"):
-        path = put(tmp_path / form, encoded(form) + b"\0" * 16 * (form == "JPEG"))
-        assert read_image(path, "RGB").shape == (8, 8, 3)
+        assert read_image(put(tmp_path / form, encoded(form) + b"\0" * 16 * (form == "JPEG")), "RGB").shape == (8, 8, 3)
 
 
 def test_folders_behind_links_are_read_once_and_numbers_in_names_are_numbers(tmp_path):

@@ -17,12 +17,12 @@ from tests.helpers.data.own import write_own_folders
 from tests.helpers.tasks.layouts import put
 from tests.helpers.tasks.records import ready
 
+FOLDERS = {"pcc": "shapes", "sr": "photos", "tts": "voice"}
 TEXT = {split: f"the {split} text" for split in SPLITS}
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Parquet with two configurations, JSON lines, and one folder of text files."""
     from datasets import Dataset
 
     root = tmp_path_factory.mktemp("own")
@@ -82,12 +82,7 @@ def test_a_mistake_is_explained(source, options, message, data):
         opened(source and str(data / source), **options)
 
 
-def test_the_working_folder_is_a_source(data, monkeypatch):
-    monkeypatch.chdir(data / "flat")
-    assert len(list(opened(".", splits=["train", "train", "train"]).read("train"))) == 10
-
-
-def test_a_path_has_one_spelling(data, monkeypatch):
+def test_a_path_has_one_spelling_and_may_be_the_working_folder(data, monkeypatch):
     monkeypatch.chdir(data)
 
     def cell(source: str) -> Cell:
@@ -97,6 +92,8 @@ def test_a_path_has_one_spelling(data, monkeypatch):
     assert len({cell(source).hash for source in ("json", "./json", "././/json//")}) == 1
     for source in ("me/books", "./nothing"):  # not paths
         assert cell(source).config.task.options["source"] == source
+    monkeypatch.chdir("flat")
+    assert len(list(opened(".", splits=["train", "train", "train"]).read("train"))) == 10
 
 
 def on_hub(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], *files: str) -> list[Any]:
@@ -141,9 +138,6 @@ def test_the_key_contains_what_the_content_depends_on(tmp_path, monkeypatch):
         assert key(*files) != key(*files)
 
 
-FOLDERS = {"pcc": "shapes", "sr": "photos", "tts": "voice"}
-
-
 @pytest.mark.parametrize("task", FOLDERS)
 def test_a_folder_is_divided_by_names(task, tmp_path):
     def own(folder, **options):
@@ -153,9 +147,7 @@ def test_a_folder_is_divided_by_names(task, tmp_path):
     made = own(FOLDERS[task])
     assert [len(split) for split in made.splits.values()] == [7, 1, 2]
     (tmp_path / FOLDERS[task]).rename(tmp_path / "moved")
-    moved = own("moved", source_split=[0.4, 0.3, 0.3])
-    assert [len(split) for split in moved.splits.values()] == [4, 3, 3]
-    expected = made.fingerprint() | ({"folder": "moved"} if task == "sr" else {})
-    assert own("moved").fingerprint() == expected
+    assert [len(split) for split in own("moved", source_split=[0.4, 0.3, 0.3]).splits.values()] == [4, 3, 3]
+    assert own("moved").fingerprint() == made.fingerprint() | ({"folder": "moved"} if task == "sr" else {})
     with pytest.raises(UserError, match="too few for a split by"):
         own("moved", source_split=[0.9, 0.01, 0.09])

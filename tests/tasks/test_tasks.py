@@ -1,6 +1,7 @@
 """Properties of every task, from its record: what is read, what it identifies, scores, learning, runs."""
 
 import copy
+import functools
 import itertools
 import json
 import math
@@ -57,14 +58,12 @@ def files_of(task: str, name: str, folder: Path) -> Path | None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Each task as it has read its data, which is done once."""
-    found: dict[tuple[str, str], Any] = {}
 
-    def copied(task: str, name: str) -> Any:
-        if (task, name) not in found:
-            found[task, name] = ready(task, files_of(task, name, tmp_path_factory.mktemp(name)), dataset=name)
-        return copy.copy(found[task, name])
+    @functools.cache
+    def read(task: str, name: str) -> Any:
+        return ready(task, files_of(task, name, tmp_path_factory.mktemp(name)), dataset=name)
 
-    return copied
+    return lambda task, name: copy.copy(read(task, name))
 
 
 def test_every_task_of_the_repository_has_a_record():
@@ -115,7 +114,6 @@ def test_the_same_data_are_read_twice(task, name, tmp_path, made):
 
 
 def kinds_of_files(folder: Path) -> list[Path]:
-    """The first file of each kind."""
     files = [path for path in sorted(folder.rglob("*"), reverse=True) if path.is_file()]
     return [*{(path.parent.parent, path.suffix): path for path in files}.values()]
 
@@ -199,8 +197,7 @@ def test_scores_are_those_of_the_metrics_whatever_the_batches(task, name, backbo
     for values_of in (scores, *baselines.values()):
         assert any(metrics[metric].primary for metric in values_of)
         for metric, value in values_of.items():
-            assert metrics[metric].unit in BOUNDS, "add the bounds of this unit"
-            low, high = BOUNDS[metrics[metric].unit]
+            low, high = BOUNDS[metrics[metric].unit]  # add those of a new unit
             assert low <= value <= high or (math.isnan(value) and not metrics[metric].primary), (metric, value)
     assert scores.keys() == metrics.keys()
     scored.save_plots(net, DeviceBatches(torch.device("cpu"), limit=7), tmp_path)

@@ -16,7 +16,6 @@ from backbones.layers.points import MOST_POINTS, NEAR_ORIGIN, farthest_points
 from backbones.layers.speech import MaskedBatchNorm1d
 from backbones.layers.token_losses import token_losses
 from backbones.layers.tokens import SinusoidalPositions
-from cab import build_backbone
 from cab.kernels import used
 from cab.training import auxiliary_loss
 from cab.verification.growth import peak_bytes
@@ -48,8 +47,7 @@ def test_memory_of_reversible_layers_hardly_grows_with_depth():
     """Peak of a forward and a backward pass; what is left of the growth is 5 kB of random state a branch."""
 
     def peak(name: str, num_layers: int) -> int:
-        sizes = {**RECORDS["gpt2_reversible"].options, "num_layers": num_layers}
-        backbone = build_backbone(name, attention="linear", pattern="CS", **sizes).train()
+        backbone = RECORDS["gpt2_reversible"].build(name, attention="linear", num_layers=num_layers).train()
         ids = tokens(1, 512)
         for parameter in backbone.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -169,9 +167,8 @@ def test_halting_is_graves():
     assert {2.0, 3.0, 4.0} <= {*costs.floor().flatten().tolist()}
     slow = PONDER_WEIGHT * costs.mean()
     torch.testing.assert_close(cost, slow)
-    parameters = list(backbone.parameters())
     sums = [found.square().sum() + loss for found, loss in ((output, cost), (expected, slow))]
-    torch.testing.assert_close(*(torch.autograd.grad(x, parameters) for x in sums))
+    torch.testing.assert_close(*(torch.autograd.grad(x, list(backbone.parameters())) for x in sums))
 
 
 def test_padding_costs_nothing_and_evaluation_neither():

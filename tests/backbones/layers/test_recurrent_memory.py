@@ -29,8 +29,7 @@ def one_by_one(backbone: Any, ids: Tensor, length: int, remembered: int) -> Tens
     known: list[list[Tensor]] = [[] for _ in backbone.decoder_layers]
     logits = []
     for block in ids.split(length):
-        number = torch.arange(len(block))[None]
-        xs = list(backbone.decoder_embedding(block[None], number)[0])
+        xs = list(backbone.decoder_embedding(block[None], torch.arange(len(block))[None])[0])
         for layer, before in zip(backbone.decoder_layers, known, strict=True):
             memory = before[len(before) - min(remembered, len(before)) :]
             before += [x.detach() for x in xs]
@@ -70,9 +69,8 @@ def test_logits_and_gradients_are_those_of_layers_that_see_the_same_memory(atten
 
 def test_padding_is_not_remembered():
     backbone, ids = small("gpt2", positions="none"), tokens(2, 9)
-    padding = torch.tensor([[False, False, True, True], [False] * 4])
     _, mems = backbone(ids[:, :3], mems=backbone.init_mems(2, 5))
-    _, mems = backbone(ids[:, 3:7], padding, mems=mems)
+    _, mems = backbone(ids[:, 3:7], torch.tensor([[False, False, True, True], [False] * 4]), mems=mems)
     found, _ = backbone(ids[:, 7:], mems=mems)
     row = torch.cat([ids[0, :5], ids[0, 7:]])
     for expected, own in (([row[:3], row[3:5], row[5:]], found[0]), ([ids[1, :3], ids[1, 3:7], ids[1, 7:]], found[1])):

@@ -1,7 +1,1 @@
-from tests.helpers.runs.fixtures import (
-    quick_pictures as quick_pictures,
-    recorded as recorded,
-    registered as registered,
-    troubled as troubled,
-    uncut as uncut,
-)
+from tests.helpers.runs.fixtures import quick_pictures, recorded, registered, troubled, uncut  # noqa: F401

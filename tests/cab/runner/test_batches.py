@@ -18,8 +18,7 @@ def test_processes_share_the_batches_of_one():
     shared = [draws(batch_size=8, micro_batch_size=2, rank=rank, num_processes=2) for rank in (0, 1)]
     assert [draw for pair in zip(*shared, strict=True) for draw in pair] == alone
     assert [draw.number for draw in alone] == list(range(52))
-    whole = draws(batch_size=8)
-    for step, draw in enumerate(whole):
+    for step, draw in enumerate(draws(batch_size=8)):
         assert draw.indices == [item for piece in alone[4 * step : 4 * step + 4] for item in piece.indices]
 
 

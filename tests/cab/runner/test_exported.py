@@ -61,8 +61,7 @@ def test_hugging_face_computes_our_logits(backbone, attention, tmp_path, monkeyp
 def test_refused(tmp_path, monkeypatch, cab):
     monkeypatch.chdir(tmp_path)
     result = make_record({"mse": 1.0}).write(tmp_path)
-    said = cab("export", result, "--out", "out", status=2).err
-    assert "is of task lstf: only models of task lm are exported" in said
+    assert "is of task lstf: only models of task lm are exported" in cab("export", result, "--out", "out", status=2).err
     cab("export", "missing.json", "--out", "out", status=2)
     cab("export", result, "x=1", "--out", "out", status=2)
     assert not Path("out").exists()

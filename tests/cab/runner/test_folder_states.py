@@ -38,6 +38,7 @@ from tests.helpers.attentions.trust import SEED
 from tests.helpers.runs.fixtures import edit_program, troubled_config
 from tests.helpers.runs.troubled import Troubled, trained
 
+FULL = "/dev/full"
 SETTINGS = {
     "best": ("trainer.validate_every=3", "trainer.checkpoint_every=2"),
     "average": ("trainer.validate_every=3", "trainer.checkpoint_every=2", "trainer.checkpoint_selection=average"),
@@ -97,9 +98,6 @@ CHECKPOINTS = {
 """The content of a damaged checkpoint."""
 FILES = ("best", "no-best", "average", "no-average", "about", "cut", "relabeled", ".weights.pt-0000.tmp", "relic.txt")
 """Other damage: changed or missing weights, cell.json, the record, files of a killed process and of an earlier run."""
-
-
-FULL = "/dev/full"
 
 
 @contextlib.contextmanager
@@ -273,8 +271,7 @@ class ResultsFolder(RuleBasedStateMachine):
         elif weights and kind.startswith("no-"):
             weights[-1].unlink()
         elif weights:  # those of another run, in a copied folder
-            state = torch.load(weights[-1])
-            torch.save({name: value + 1 for name, value in state.items()}, weights[-1])
+            torch.save({name: value + 1 for name, value in torch.load(weights[-1]).items()}, weights[-1])
         elif kind == "about" and (self.folder / "cell.json").exists():
             (self.folder / "cell.json").write_text("{")
         elif kind == "cut" and self.path.exists():

@@ -34,8 +34,7 @@ def test_options_of_the_tables():
 
 def test_the_command_prints_a_table_and_runs_nothing(tmp_path, monkeypatch, cab):
     monkeypatch.chdir(tmp_path)
-    chosen = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "--explain"]
-    said = cab("run", *chosen).out
+    said = cab("run", "task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "--explain").out
     assert said.splitlines()[0].split() == ["setting", "value", "default", "source"]
     assert re.search(r"^backbone.name +informer +the only one of the task$", said, flags=re.MULTILINE)
     assert not list(tmp_path.iterdir())

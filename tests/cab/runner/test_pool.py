@@ -28,6 +28,7 @@ from tests.helpers.command import records, run_cab
 CELLS = ["-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla,none"]
 CELLS += ["preset=smoke", "device=cpu", "trainer.max_steps=12", "trainer.checkpoint_every=4"]
 POOL = [*CELLS, "cluster=local", "cluster.workers=2"]
+KILLED = "SIGKILL, which the system sends if memory runs out"
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +64,6 @@ def die(job: Job) -> tuple[str, str]:
             mark.touch()
         os.kill(os.getpid(), signal.SIGSEGV if mark.suffix == ".fault" else signal.SIGKILL)
     return "locked", ""
-
-
-KILLED = "SIGKILL, which the system sends if memory runs out"
 
 
 @pytest.mark.parametrize(("name", "causes"), [("killed.once", []), ("killed", [KILLED]), ("killed.fault", ["SIGSEGV"])])
@@ -167,8 +165,7 @@ def test_no_cell_starts_after_a_stop(monkeypatch):
 
 def test_a_worker_has_its_share_of_the_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    cores = len(os.sched_getaffinity(0))
-    assert worker_environments(0, 2, [])[0]["OMP_NUM_THREADS"] == str(max(1, cores // 2))
+    assert worker_environments(0, 2, [])[0]["OMP_NUM_THREADS"] == str(max(1, len(os.sched_getaffinity(0)) // 2))
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert worker_environments(0, 2, [])[0]["OMP_NUM_THREADS"] == "5"
 
@@ -242,9 +239,8 @@ def test_long_cells_are_first_and_one_network_is_trained_once(troubled):
 
 def test_a_worker_keeps_to_its_part_of_the_memory_and_its_record_says_so(monkeypatch):
     limits: list[tuple[float, int | None]] = []
-    facts = types.SimpleNamespace(total_memory=80 * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "H200")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: facts)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: types.SimpleNamespace(total_memory=80 * 2**30))
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: limits.append(given))
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     for count in (1, 4):

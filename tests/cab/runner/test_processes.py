@@ -47,8 +47,7 @@ def alone(tmp_path_factory):
 @pytest.mark.parametrize("cell", [LSTF, [*LM, "backbone=gpt2_reversible"]], ids=["batch norm", "reversible layers"])
 def test_two_processes_train_as_one(cell, strategy, alone, tmp_path):
     one, two = alone(*cell), record(tmp_path, cell, f"trainer.strategy={strategy}", processes=2)
-    assert two["hash"] == one["hash"]
-    assert two["cost"]["processes"] == 2
+    assert (two["hash"], two["cost"]["processes"]) == (one["hash"], 2)
     assert [entry["step"] for entry in two["history"]] == [3, 6, 9, 12]
     for kind, bounds in (("loss", {"rel": 0, "abs": 1e-4}), ("validation", {"rel": 1e-3})):
         expected = [entry[kind] for entry in one["history"]]
@@ -115,8 +114,7 @@ def test_a_run_of_two_processes_resumes_in_two_and_in_one(tmp_path):
         assert names == sorted([*shards, "step-00000002.ckpt", "step-00000003.ckpt"])
         whole, part = (path.stat().st_size for path in sorted(folder.glob("*/step-00000003.*"))[::-2])
         assert whole < part, "the weights are in the shards alone"
-        process = run_cab(*cell, f"results_dir={folder}", processes=count)
-        assert "resuming from step 3" in process.stderr
+        assert "resuming from step 3" in run_cab(*cell, f"results_dir={folder}", processes=count).stderr
         resumed = the_record(folder)
         assert (resumed["cost"]["processes"], resumed["cost"]["steps"]) == (count, 12)
         assert not list(folder.glob("*/step-*"))

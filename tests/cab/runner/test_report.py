@@ -62,12 +62,6 @@ def test_a_single_run_that_is_busy_has_its_own_status(is_single, status):
     assert report.exit_status == status
 
 
-QUESTION = (
-    "2 of 3 records were measured with other code of the project (cab.runner.batches): add accept_code=true to use "
-    "them, or accept_code=false to run their cells again"
-)
-
-
 @pytest.fixture
 def configs(troubled):
     """Four cells: two with records of other code, one with a record of today's, one without."""
@@ -88,10 +82,12 @@ def run(configs: list[dict[str, Any]], **answer: Any) -> list[str]:
 
 def test_a_sweep_asks_once_before_it_runs(configs, caplog):
     jobs = [Job(config, "") for config in configs]
+    question = "2 of 3 records were measured with other code of the project (cab.runner.batches): add accept_code=true "
+    question += "to use them, or accept_code=false to run their cells again"
     for command in (lambda: run(configs), lambda: planned_runs(jobs, Report())):
         with pytest.raises(UserError) as asked:
             command()
-        assert str(asked.value) == QUESTION
+        assert str(asked.value) == question
     assert len(list(Path(configs[0]["results_dir"]).glob("*.json"))) == 3, "nothing was run"
     assert run(configs, accept_code=True) == ["cached", "cached", "cached", "completed"]
     assert caplog.text.count("cached: other code of the project (cab.runner.batches) since") == 2

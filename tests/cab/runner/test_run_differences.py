@@ -25,6 +25,7 @@ from tests.helpers.runs.fixtures import edit_program
 from tests.helpers.runs.troubled import Troubled, trained
 
 OTHER_CODE = "9" * 16
+OLD, NEW, OTHER = "2ac5dc00" * 2, "d7d4ed00" * 2, "backbones.informer aaaaaa"
 CELL = ["task=lstf", "dataset=synthetic", "backbone=informer", "pattern=NC", "preset=smoke", "device=cpu"]
 CELL.append("trainer.max_steps=1")
 MINE = """
@@ -156,9 +157,6 @@ def test_a_file_is_another_cell_with_other_code(tmp_path, monkeypatch):
         programs.append(provenance.program_of(filled).project)
     assert hashes[0] == hashes[2] != hashes[1]
     assert "m.py" in changed_modules(programs[0], programs[1])
-
-
-OLD, NEW, OTHER = "2ac5dc00" * 2, "d7d4ed00" * 2, "backbones.informer aaaaaa"
 
 
 @pytest.mark.parametrize(

@@ -65,20 +65,17 @@ def test_files_have_the_permissions_that_the_umask_leaves(troubled, tmp_path):
 
 
 def test_a_run_on_files_that_are_not_the_published_ones_is_marked(troubled, tmp_path, monkeypatch, caplog):
-    found = {"synthetic": data_sets()["etth1"]}
-    monkeypatch.setattr("cab.data.sources.data_sets", lambda: found)
+    monkeypatch.setattr("cab.data.sources.data_sets", lambda: {"synthetic": data_sets()["etth1"]})
     monkeypatch.setattr("cab.runner.provenance.is_generated", lambda _: False)
     (tmp_path / "ETTh1.csv").write_text("x")
-    record = trained(troubled("trainer.max_steps=1", f"data_root={tmp_path}"))
-    assert record.unpublished_files == ["ETTh1.csv"]
+    assert trained(troubled("trainer.max_steps=1", f"data_root={tmp_path}")).unpublished_files == ["ETTh1.csv"]
     assert caplog.text.count("ETTh1.csv is not the published file") == 1
 
 
 def test_a_worker_that_dies_does_not_pass_off_the_old_record(recorded, troubled):
     """Nor is a new one refused for the clock of its machine."""
-    config = troubled("force=true")
     report = Report()
-    [(cell, _)] = cells_to_run([Job(config, "")], report)
+    [(cell, _)] = cells_to_run([Job(troubled("force=true"), "")], report)
     report.add_recorded(cell, otherwise="its worker died")
     assert report.failures == [f"{cell.title}: its worker died"]
     dataclasses.replace(Record.read(recorded), ended="1970-01-01T00:00:00+00:00").write(recorded.parent)

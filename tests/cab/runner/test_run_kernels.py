@@ -47,8 +47,7 @@ def test_a_backend_that_cannot_compute_ends_the_run(tmp_path):
 
 
 def test_an_evaluation_uses_the_backends_and_the_float32_products_of_the_training(tmp_path, monkeypatch):
-    overrides = ["trainer.kernels=fla", "trainer.float32_matmul_precision=high"]
-    cell = Cell.from_config(compose([*CELL, *overrides]))
+    cell = Cell.from_config(compose([*CELL, "trainer.kernels=fla", "trainer.float32_matmul_precision=high"]))
     cell.task.setup(None)
     place = make_initial_backbone(cell), torch.device("cpu"), Processes(), tmp_path
     with pytest.raises(UserError, match="fla does not compute"):

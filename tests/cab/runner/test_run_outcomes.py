@@ -27,6 +27,9 @@ from tests.helpers.runs.fixtures import TROUBLED
 from tests.helpers.runs.troubled import Troubled, trained
 
 ONE_STEP = "trainer.max_steps=1"
+NO_METRIC = "RuntimeError: task 'troubled' does not return its metric 'score' but"
+NO_NUMBER = "RuntimeError: metric 'score' of task 'troubled' is"
+TOTAL = "metric 'total' of task 'troubled' is nan"
 
 
 @pytest.mark.parametrize(("sweep", "status"), [([], "interrupted"), (["-m", "seed=1,2"], "failed")])
@@ -123,8 +126,7 @@ def test_progress_in_the_folder_of_another_user_is_left_alone(recorded, troubled
 
 def test_seconds_of_training_add_up(troubled, tmp_path):
     settings = ["trainer.checkpoint_every=2", "retry=[failed]"]
-    cut = trained(troubled(*settings, trouble="crash"))
-    [checkpoint] = (tmp_path / cut.hash).glob("step-*.ckpt")
+    [checkpoint] = (tmp_path / trained(troubled(*settings, trouble="crash")).hash).glob("step-*.ckpt")
     state = torch.load(checkpoint, weights_only=True)
     state["history"]["seconds"] += 1000
     torch.save(state, checkpoint)
@@ -137,10 +139,6 @@ class Odd(BaseException):
 
     def __str__(self) -> str:
         return "half of a pair: \ud83d"
-
-
-NO_METRIC = "RuntimeError: task 'troubled' does not return its metric 'score' but"
-NO_NUMBER = "RuntimeError: metric 'score' of task 'troubled' is"
 
 
 @pytest.mark.parametrize(
@@ -158,9 +156,6 @@ def test_an_evaluation_without_a_score_fails_the_run(result, error, troubled, tm
     record = trained(troubled(ONE_STEP))
     assert (record.status, record.error) == (Status.FAILED, error)
     assert (tmp_path / record.hash / "traceback.txt").exists()
-
-
-TOTAL = "metric 'total' of task 'troubled' is nan"
 
 
 @pytest.mark.parametrize(
@@ -185,9 +180,8 @@ def test_what_no_score_needs_loses_none(owner, method, result, warning, logged, 
 
 def test_a_program_that_changes_the_working_directory_has_a_record(troubled, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    cell = troubled(ONE_STEP) | {"results_dir": "relative"}
     monkeypatch.setattr("cab.runner.run.evaluate", lambda *_: os.chdir("/") or Path("relative/none").read_text())
-    record = trained(cell)
+    record = trained(troubled(ONE_STEP) | {"results_dir": "relative"})
     assert "changed the working directory to /, where relative paths are other files (" in record.error
     assert Path.cwd() == tmp_path
     assert list(Path("relative").glob(f"{record.hash}*.json"))
@@ -228,5 +222,4 @@ def test_log_lines_do_not_break_the_progress_bar(monkeypatch):
 
 def test_a_record_names_no_terminal_codes(tmp_path, cab):
     make_record({"mse": 1.0}, attention="a\x1b]0;x\x07bc", command="run\x1b[0m").write(tmp_path)
-    said = "".join(cab("status", tmp_path))
-    assert not {"\x1b", "\x07"} & set(said)
+    assert not {"\x1b", "\x07"} & set("".join(cab("status", tmp_path)))

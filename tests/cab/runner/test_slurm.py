@@ -124,8 +124,7 @@ def test_a_sweep_with_faults_ends_as_one_without(tmp_path):
         assert process.returncode == 0, errors
     assert errors.count("cached") == (9 if confined else 10)
     found = records(faulty)
-    assert len(found) == 12
-    assert {record["status"] for record in found} == {"finished"}
+    assert (len(found), {record["status"] for record in found}) == (12, {"finished"})
     assert len({json.dumps(record["cell"]) for record in found}) == 12
     same = ("hash", "attention_code", "metrics")
     assert [[r[name] for name in same] for r in found] == [[r[name] for name in same] for r in records(calm)]

@@ -18,6 +18,7 @@ from tests.helpers.runs.fixtures import TROUBLED
 
 # submitit configures logging when it is imported, which closes absl's handler and, within a test, pytest's own stream.
 
+CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla", "preset=smoke"]
 COMMANDS = {
     "sbatch": """
         cat "$1" >> scripts
@@ -106,9 +107,6 @@ def test_a_job_that_is_canceled_before_its_cell_starts_ends_at_once(monkeypatch)
         CellJob()({}, "")
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
-
-
-CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla", "preset=smoke"]
 
 
 @pytest.mark.parametrize(("seeds", "device", "array"), [("1", "auto", None), ("1,2,3", "cpu", "--array=0-2%3")])

@@ -33,12 +33,10 @@ def test_a_pattern_that_the_attention_does_not_support_is_left_to_the_scored_run
     assert sorted(untuned) == sorted(sweep)
 
 
-SMALL = ["trainer.max_steps=2", "trainer.validate_every=1", "task.examples=64", "task.test_examples=16", "device=cpu"]
-
-
 def test_the_record_of_a_tuned_run_contains_its_grid(tmp_path, cab):
     suite = ["suite=core", "attention=vanilla", "task=probe", "pattern=NC", "seed=1", f"results_dir={tmp_path}"]
-    assert "\nvanilla, pattern NC\n  " in cab("run", *suite, "tune=true", *SMALL).out, "its state and cost"
+    small = "trainer.max_steps=2 trainer.validate_every=1 task.examples=64 task.test_examples=16 device=cpu"
+    assert "\nvanilla, pattern NC\n  " in cab("run", *suite, "tune=true", *small.split()).out, "its state and cost"
     grid = [Record.read(path) for path in (tmp_path / "tuning").glob("*.json")]
     assert {record.cell["seed"] for record in grid} == {SEED}
     rates = [record.config["trainer"]["learning_rate"] for record in grid]
@@ -51,5 +49,4 @@ def test_the_record_of_a_tuned_run_contains_its_grid(tmp_path, cab):
         each.config["trainer"]["learning_rate"]: min(entry["validation"] for entry in each.history) for each in grid
     }
     assert record.config["trainer"]["learning_rate"] == chosen_rate(rows)
-    command = shlex.split(record.command.removeprefix("cab run "))
-    assert Cell.from_config(compose(command)).hash == record.hash
+    assert Cell.from_config(compose(shlex.split(record.command.removeprefix("cab run ")))).hash == record.hash

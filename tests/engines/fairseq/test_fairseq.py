@@ -42,8 +42,7 @@ def finished(tmp_path_factory):
 
 @pytest.mark.parametrize(("cell", "steps", "error"), [(LONGER, 40, 1e-3), (MLM, 8, 0.05)], ids=["lm", "mlm"])
 def test_a_cell_leaves_the_usual_record(cell, steps, error, finished):
-    folder = finished(*cell)
-    (record,) = records(folder)
+    (record,) = records(finished(*cell))
     assert (record["engine"], record["status"]) == ("fairseq", "finished")
     assert record["cell"]["config_variant"] == "fairseq"  # a row of its own in every table
     assert record["cost"]["steps"] == steps
@@ -58,8 +57,7 @@ def test_a_cell_leaves_the_usual_record(cell, steps, error, finished):
 def test_a_cut_run_resumes_and_ends_where_it_would_have(finished, tmp_path):
     """Cut while fairseq writes its second checkpoint. The run resumes from the first, whose copy is incomplete."""
     results = f"results_dir={tmp_path / 'cut'}"
-    stop = f"parent:{signal.SIGTERM:d} _20.pt {tmp_path / 'stopped'}"
-    done = run_cab(*LONGER, results, stop=stop)
+    done = run_cab(*LONGER, results, stop=f"parent:{signal.SIGTERM:d} _20.pt {tmp_path / 'stopped'}")
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
     assert (tmp_path / "stopped").exists(), "stopped by somebody else"
     (last,) = (tmp_path / "cut").glob("*/fairseq/checkpoint_last.pt")

@@ -1,6 +1,1 @@
-from tests.helpers.runs.fixtures import (
-    quick_pictures as quick_pictures,
-    registered as registered,
-    troubled as troubled,
-    uncut as uncut,
-)
+from tests.helpers.runs.fixtures import quick_pictures, registered, troubled, uncut  # noqa: F401

@@ -31,6 +31,12 @@ from tests.helpers.runs.fixtures import troubled_config
 from tests.helpers.runs.troubled import Troubled, trained
 from tests.helpers.tasks.layouts import write_books
 
+EVERY = ("trainer.validate_every=2", "trainer.checkpoint_every=1", "trainer.schedule=linear")
+RECURRENT = ["task=lm_recurrent", "dataset=pg19", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
+RECURRENT += ["attention=transformer_xl", "attention.segment=32", "attention.memory=64", "backbone.positions=none"]
+RECURRENT += ["backbone.dropout=0.2", "task.block_len=32", "task.context_lengths=[64]", "task.memory_length=32"]
+RECURRENT += ["trainer.validate_every=null", "trainer.checkpoint_selection=last"]
+
 
 def test_epochs_are_announced_again_after_a_resume(troubled, monkeypatch):
     epochs: list[list[int]] = []
@@ -97,8 +103,7 @@ def test_what_an_attention_asks_of_training_is_done_once_a_step(troubled, tmp_pa
     weights = torch.load(weights_path(tmp_path, record.hash), weights_only=True)
     [gate] = [value for name, value in weights.items() if name.endswith("gate")]
     [seen] = [value for name, value in weights.items() if name.endswith("seen")]
-    assert gate.item() == pytest.approx(-3.0, abs=1e-5)
-    assert seen.item() == 16
+    assert (gate.item(), seen.item()) == (pytest.approx(-3.0, abs=1e-5), 16)
 
 
 @pytest.mark.parametrize(("keep", "validate_every"), [("best", 3), ("last", 3), ("average", "null")])
@@ -129,8 +134,7 @@ def test_average_of_whole_numbers_is_the_last(tmp_path):
     for i in (1, 2):
         torch.save({"w": torch.tensor([float(i)]), "n": torch.tensor(i)}, tmp_path / f"{i}.pt")
     mean = average_weights([tmp_path / "1.pt", tmp_path / "2.pt"])
-    assert mean["w"].item() == 1.5
-    assert mean["n"].item() == 2
+    assert (mean["w"].item(), mean["n"].item()) == (1.5, 2)
 
 
 @pytest.mark.parametrize(("losses", "bad_step"), [((1.0, math.nan), 2), ((math.inf, math.nan), 1), ((1.0, 2.0), 0)])
@@ -139,8 +143,7 @@ def test_a_resumed_mean_knows_the_first_loss_that_was_not_finite(losses, bad_ste
     mean = LossMean()
     for step, loss in enumerate(losses, start=1):
         mean.add(torch.tensor(loss), step, 1)
-    resumed = LossMean(*mean.state(SingleProcess()))
-    for state in (mean, resumed):
+    for state in (mean, LossMean(*mean.state(SingleProcess()))):
         state.add(torch.tensor(3.0), 3, 1)
         assert state.bad_step() == bad_step
         assert math.isfinite(state.mean()) == (bad_step == 0)
@@ -185,9 +188,6 @@ def test_unused_parameters_are_found_without_changing_the_network(has_more, trou
     assert not leaves_unused(run, network, order), "no step is left"
 
 
-EVERY = ("trainer.validate_every=2", "trainer.checkpoint_every=1", "trainer.schedule=linear")
-
-
 @pytest.fixture(scope="module")
 def free(tmp_path_factory):
     """A run that nothing stops: eight steps, four falling validation losses."""
@@ -227,13 +227,6 @@ def test_a_solved_run_that_is_resumed_makes_no_step(free, troubled, monkeypatch)
     resumed = trained(troubled(*cell, "retry=[failed]"))
     assert made == [6, 0]  # four steps and two validations, then none
     assert (resumed.cost.steps, resumed.cost.steps_to_solve) == (4, 4)
-
-
-CELL = ["task=lm_recurrent", "dataset=pg19", "backbone=gpt2", "pattern=CS", "preset=smoke", "device=cpu"]
-RECURRENT = [*CELL, "attention=transformer_xl", "attention.segment=32", "attention.memory=64"]
-RECURRENT += ["backbone.positions=none", "backbone.dropout=0.2"]
-RECURRENT += ["task.block_len=32", "task.context_lengths=[64]", "task.memory_length=32"]
-RECURRENT += ["trainer.validate_every=null", "trainer.checkpoint_selection=last"]
 
 
 def test_recurrence_is_a_variant_for_one_process_with_a_block_for_each_row():

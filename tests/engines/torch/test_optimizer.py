@@ -14,9 +14,8 @@ from tests.cab.config.test_run_config_trainer import config
 def trained(network: nn.Module, optimizer: Any, steps: range) -> list[torch.Tensor]:
     """Return the weights after steps that leave one layer without a gradient."""
     for step in steps:
-        x = torch.randn(5, 3, generator=torch.Generator().manual_seed(step))
         optimizer.zero_grad()
-        network[0](x).square().mean().backward()
+        network[0](torch.randn(5, 3, generator=torch.Generator().manual_seed(step))).square().mean().backward()
         optimizer.step()
     return [parameter.detach().clone() for parameter in network.parameters()]
 
@@ -37,9 +36,8 @@ def test_steps_are_those_of_torch(name, expected, weight_decay):
     """Bit-identical to the fused class of torch; equal to the unfused one up to rounding."""
     found, fused, unfused = network(), network(), network()
     options = {"betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": weight_decay}
-    optimizer = make_optimizer(found, config(optimizer=name, **options))
     before = [parameter.detach().clone() for parameter in found.parameters()]
-    after = trained(found, optimizer, range(5))
+    after = trained(found, make_optimizer(found, config(optimizer=name, **options)), range(5))
     assert all(same(after, trained(fused, expected(fused.parameters(), fused=True, **options), range(5))))
     for one, two in zip(after, trained(unfused, expected(unfused.parameters(), **options), range(5)), strict=True):
         torch.testing.assert_close(one, two)
@@ -87,8 +85,7 @@ def test_vectors_can_be_left_out_of_weight_decay():
     groups = make_optimizer(layer, config(weight_decay=0.1, decay_vectors=False)).param_groups
     assert [(group["weight_decay"], [p.ndim for p in group["params"]]) for group in groups] == [(0.1, [2]), (0.0, [1])]
     [group] = make_optimizer(layer, config(weight_decay=0.1)).param_groups
-    assert group["weight_decay"] == 0.1
-    assert len(group["params"]) == 2
+    assert (group["weight_decay"], len(group["params"])) == (0.1, 2)
 
 
 def test_gradients_that_overflow_skip_the_update():

@@ -31,9 +31,8 @@ CELLS = {
 
 
 def opened(task: str, cell: str) -> Run:
-    config = compose([f"task={task}", *cell.split(), "preset=smoke", "device=cpu"])
     with few_examples():
-        return open_run(Cell.from_config(config), "")
+        return open_run(Cell.from_config(compose([f"task={task}", *cell.split(), "preset=smoke", "device=cpu"])), "")
 
 
 @pytest.mark.parametrize("task", CELLS)

@@ -88,12 +88,9 @@ def objective(backbone: Any, inputs: Inputs) -> Tensor:
 
 def same_gradients(backbone: Backbone, one: Tensor, other: Tensor, **tolerances: float) -> None:
     """Of the same random combination of two outputs."""
-    direction, parameters = torch.randn_like(one), dict(backbone.named_parameters())
-    pair = [
-        torch.autograd.grad(x, list(parameters.values()), direction, allow_unused=True, retain_graph=True)
-        for x in (one, other)
-    ]
-    for name, first, second in zip(parameters, *pair, strict=True):
+    direction, (names, weights) = torch.randn_like(one), zip(*backbone.named_parameters(), strict=True)
+    pair = [torch.autograd.grad(x, weights, direction, allow_unused=True, retain_graph=True) for x in (one, other)]
+    for name, first, second in zip(names, *pair, strict=True):
         assert (first is None) == (second is None), name
         if first is not None:
             torch.testing.assert_close(first, second, msg=lambda text, name=name: f"{name}: {text}", **tolerances)

@@ -22,6 +22,24 @@ ARTICLE = " \n = Lobsters = \n \n The <unk> lobster weighs 0 @.@ 7 kg , or more 
 SOURCE = "First one. It goes on. NEWLINE_CHAR More here. ||||| Second one. It ends."
 TARGET = "– Both say one thing. It goes on."
 TREES = Shape(max_depth=4, max_arguments=5, min_length=5, max_length=40)
+ETT = ["HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"]
+WEATHER = ["Visibility", "DryBulbFarenheit", "DryBulbCelsius", "WetBulbFarenheit", "DewPointFarenheit"]
+WEATHER += ["DewPointCelsius", "RelativeHumidity", "WindSpeed", "WindDirection", "StationPressure", "Altimeter"]
+WEATHER += ["WetBulbCelsius"]
+AMERICAN = "%m/%d/%Y %H:%M"
+PCD = "# .PCD v0.7\nVERSION 0.7\nFIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nCOUNT 1 1 1\nWIDTH {n}\nHEIGHT 1\nPOINTS {n}\n"
+MNLI = "index\tpromptID\tpairID\tgenre\tparse1\tparse2\tparse3\tparse4\tsentence1\tsentence2\tlabel1"
+HEADERS = {
+    "sst2": "sentence\tlabel",
+    "mrpc": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+    "qqp": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+    "mnli": f"{MNLI}\tgold_label",
+    "mnli dev": f"{MNLI}\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label",
+    "qnli": "index\tquestion\tsentence\tlabel",
+    "rte": "index\tsentence1\tsentence2\tlabel",
+    "stsb": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
+}
+"""Of the files of GLUE; CoLA's have none."""
 
 
 def put(path: Path, content: str | bytes) -> Path:
@@ -70,20 +88,6 @@ def write_table(folder: Path, dataset: str, *lines: str, file: str = "train") ->
     return put_lines(folder / f"{file}.tsv", [header, *lines] if header else lines)
 
 
-MNLI = "index\tpromptID\tpairID\tgenre\tparse1\tparse2\tparse3\tparse4\tsentence1\tsentence2\tlabel1"
-HEADERS = {
-    "sst2": "sentence\tlabel",
-    "mrpc": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
-    "qqp": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
-    "mnli": f"{MNLI}\tgold_label",
-    "mnli dev": f"{MNLI}\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label",
-    "qnli": "index\tquestion\tsentence\tlabel",
-    "rte": "index\tsentence1\tsentence2\tlabel",
-    "stsb": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
-}
-"""CoLA's files have none."""
-
-
 def write_rte(folder: Path) -> Path:
     pairs = [("hers", "entailment"), ("lost", "not_entailment")] * 8
     lines = [f'{i}\tanna "keeps" a lamp .\tit is {word} .\t{label}' for i, (word, label) in enumerate(pairs)]
@@ -105,8 +109,7 @@ def write_reviews(folder: Path) -> Path:
     """IMDb: a review per file, and reviews without a label."""
     for place in ("train/neg", "train/pos", "test/neg", "test/pos"):
         for number in range(10):
-            text = f"{place.replace('/', ' ')} {number} über\n"
-            put(folder / "aclImdb" / place / f"{number}_5.txt", text)
+            put(folder / "aclImdb" / place / f"{number}_5.txt", f"{place.replace('/', ' ')} {number} über\n")
     put(folder / "aclImdb/train/unsup/0_0.txt", "nobody's opinion")
     return folder
 
@@ -140,15 +143,6 @@ def write_paths(folder: Path, name: str = "pathfinder32", side: int = 32) -> Pat
     return folder
 
 
-ETT = ["HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"]
-WEATHER = [
-    *("Visibility", "DryBulbFarenheit", "DryBulbCelsius", "WetBulbFarenheit", "DewPointFarenheit"),
-    *("DewPointCelsius", "RelativeHumidity", "WindSpeed", "WindDirection", "StationPressure", "Altimeter"),
-    "WetBulbCelsius",
-]
-AMERICAN = "%m/%d/%Y %H:%M"
-
-
 def put_series(path: Path, columns: list[str], rows: int, *, freq: str = "h", dates: str = "%Y-%m-%d %H:%M:%S") -> None:
     """Write a series, compressed if its name ends in ``.gz``, with (7 r + 3 c) mod 10 in row r and channel c."""
     lines = [",".join(["date", *columns])]
@@ -166,9 +160,6 @@ def write_series(root: Path) -> Path:
     put_series(root / "lstf/ETTm1.csv.gz", ETT, 69_680, freq="15min")
     put_series(root / "lstf/WTH.csv", WEATHER, 35_064, dates=AMERICAN)
     return root
-
-
-PCD = "# .PCD v0.7\nVERSION 0.7\nFIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nCOUNT 1 1 1\nWIDTH {n}\nHEIGHT 1\nPOINTS {n}\n"
 
 
 def pcd(data: bytes, kind: str = "ascii", n: int = 1) -> bytes:

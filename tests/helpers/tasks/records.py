@@ -145,13 +145,9 @@ def network(task: str, made: Any, backbone: str = "", **options: Any) -> Backbon
     backbone = backbone or next(iter(entry.backbones))
     sizes = yaml.safe_load((ROOT / "configs/size" / backbone / "smoke.yaml").read_text())["backbone"]
     sizes |= {name: x for name, x in RECORDS[task].network.items() if name in BACKBONES.get(backbone).options}
+    sizes |= made.backbone_options(backbone) | options
     torch.manual_seed(0)
-    return build_backbone(
-        backbone,
-        attention="vanilla",
-        pattern=str(next(iter(entry.backbones[backbone]))),
-        **{**sizes, **made.backbone_options(backbone), **options},
-    )
+    return build_backbone(backbone, attention="vanilla", pattern=str(entry.backbones[backbone][0]), **sizes)
 
 
 FEW = {

@@ -210,7 +210,6 @@ def recurrent(tmp_path):
 
 
 def with_large_weights(task: RecurrentLMTask) -> GPT2:
-    torch.manual_seed(1)
     backbone = small("gpt2", positions="none", vocab_size=task.corpus.size)
     for parameter in backbone.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
@@ -230,7 +229,6 @@ def test_a_row_of_a_batch_goes_on_where_it_ended_and_nothing_is_read_twice():
 
 
 def by_hand(task: RecurrentLMTask, backbone: GPT2, length: int, remembered: int) -> float:
-    """Perplexity of the test split, each book alone."""
     total, count, begin = 0.0, 0, 0
     for end in task.corpus.ends["test"].tolist():
         ids = torch.from_numpy(np.concatenate([[END], task.corpus.read("test", begin, end)]))
@@ -259,17 +257,13 @@ def test_training_goes_on_from_the_block_before_and_forgets_at_a_book(recurrent)
     _, mems = recurrent.recurrent_loss(backbone, blocks.__getitems__([0, first - 1]), None)
     batch = blocks.__getitems__([1, first])  # the second row begins a book
     loss, _ = recurrent.recurrent_loss(backbone, batch, mems)
-    alone = [
-        recurrent.recurrent_loss(backbone, blocks.__getitems__([1]), {name: x[:1] for name, x in mems.items()})[0],
-        recurrent.recurrent_loss(backbone, blocks.__getitems__([first]), None)[0],
-    ]
+    rows = (1, {name: x[:1] for name, x in mems.items()}), (first, None)
+    alone = [recurrent.recurrent_loss(backbone, blocks.__getitems__([i]), before)[0] for i, before in rows]
     assert loss.item() == pytest.approx(sum(alone).item() / 2)
-    fresh = recurrent.loss(backbone, batch)
-    assert fresh.item() != pytest.approx(loss.item())
+    assert recurrent.loss(backbone, batch).item() != pytest.approx(loss.item())
 
 
 def test_answers_of_generated_books_are_looked_up_in_the_block_before():
-    task = ready("lm_recurrent", None, block_len=64, memory_length=64)
-    baselines = task.baselines()
+    baselines = ready("lm_recurrent", None, block_len=64, memory_length=64).baselines()
     assert baselines["look_up_128"]["ppl"] == pytest.approx(1.0)
     assert baselines["look_up_64"]["ppl_far"] > 2.0

@@ -22,7 +22,6 @@ from tests.helpers.tasks.records import in_order, network, ready
 
 
 def read(dataset: str, root: Path, **options: Any) -> dict[str, list[Example]]:
-    """By split, what a network would see."""
     return {
         split: [
             Example(tuple(rows.text(i, each).tobytes() for each in range(rows.width)), int(rows.labels[i]))
@@ -143,8 +142,7 @@ def test_trees_are_in_one_split_and_baselines_read_the_root_and_the_digits_below
     assert len({*texts}) == len(texts) == 800
     assert ready("lra", examples=100).fingerprint()["test"] == task.fingerprint()["test"], "whatever trains"
     assert listops.apply(12, [9, 2, 3, 2]) == 2  # the mean of 2 and 3, cut
-    inner = [10, 2, 9, listops.CLOSE]
-    assert listops.direct_digits(np.array([11, 4, *inner, 7, listops.CLOSE])) == [4, 7]
+    assert listops.direct_digits(np.array([11, 4, 10, 2, 9, listops.CLOSE, 7, listops.CLOSE])) == [4, 7]
     found = {name: scores["accuracy"] for name, scores in task.baselines().items()}
     assert found["majority"] < found["root_operator"] < found["root_and_digits"] < 90
 
@@ -154,14 +152,12 @@ def test_a_dash_is_drawn_as_by_the_original():
     picture, mask = dash(2, 0.5, 1, 0.0), dash(2, 0.5, 1, 0.0, around=1)
     assert picture[4] == pytest.approx([0, 0, 0.01, 0, 0.4, 0.53, 0.45, 0, 0], abs=0.006)
     assert mask[3] == pytest.approx([0, 0, 0.01, 0.08, 0.68, 0.8, 0.73, 0.11, 0], abs=0.006)
-    down = dash(2, 0.5, 1, np.pi / 2)
-    assert down[:, 4] == pytest.approx([0, 0, 0.01, 0, 0.4, 0.58, 0.45, 0, 0], abs=0.006)
+    assert dash(2, 0.5, 1, np.pi / 2)[:, 4] == pytest.approx([0, 0, 0.01, 0, 0.4, 0.58, 0.45, 0, 0], abs=0.006)
 
 
 def test_labels_say_whether_one_contour_has_both_discs():
     """Without distractors and far from each other, contours are what a wide enough brush joins."""
-    wide = replace(PATHX, segments=4, distractors=0, seed_distance=24)
-    pictures, labels = paint(np.random.default_rng(2), wide, 12)
+    pictures, labels = paint(np.random.default_rng(2), replace(PATHX, segments=4, distractors=0, seed_distance=24), 12)
     right = []
     for image, label in zip(pictures, labels, strict=True):
         discs, count = ndimage.label(ndimage.binary_opening(image > 200, np.ones((3, 3))))

@@ -37,8 +37,7 @@ def test_official_split_and_window_counts(dataset, file, columns, rows, freq, sp
     task = ready(tmp_path, dataset=dataset, features="S", seq_len=101, label_len=17, pred_len=59)
     assert task.series.split == splits
     # training windows end inside their split; the others take their first past from the split before
-    counts = tuple(map(len, task.splits.values()))
-    assert counts == (splits[0] - 101 - 59 + 1, splits[1] - 59 + 1, splits[2] - 59 + 1)
+    assert tuple(map(len, task.splits.values())) == (splits[0] - 101 - 59 + 1, splits[1] - 59 + 1, splits[2] - 59 + 1)
     target = columns.index({"ecl": "MT_320", "weather": "WetBulbCelsius"}.get(dataset, "OT"))
     raw = (7 * np.arange(rows) + 3 * target) % 10
     values = (raw - raw[: splits[0]].mean()) / raw[: splits[0]].std()  # over n, not n - 1
@@ -63,8 +62,7 @@ def test_standardization_is_of_the_training_rows_and_only_centers_what_is_consta
 
 def test_the_target_comes_last(tmp_path):
     put_series(tmp_path / "ETTh1.csv", ["OT", *ETT[:-1]], 14_400)
-    frame = pd.read_csv(tmp_path / "ETTh1.csv")
-    assert np.array_equal(read_series("etth1", tmp_path).values, frame[ETT])
+    assert np.array_equal(read_series("etth1", tmp_path).values, pd.read_csv(tmp_path / "ETTh1.csv")[ETT])
 
 
 def test_calendar_features_by_hand():
@@ -108,8 +106,7 @@ def own(folder: Path, *, time: str = "", **options: object) -> LSTF:
 
 def test_a_series_of_a_user_has_its_columns_split_and_interval(tmp_path):
     task = own(tmp_path, source_target="load", source_columns=["wind"], source_split=[0.5, 0.25, 0.25])
-    assert task.series.split == (20, 10, 10)
-    assert task.series.steps_per_day == 48
+    assert (task.series.split, task.series.steps_per_day) == ((20, 10, 10), 48)
     np.testing.assert_array_equal(task.series.values, [[row**2, row] for row in range(40)])
     assert {name: len(windows) for name, windows in task.splits.items()} == {"train": 17, "validation": 10, "test": 10}
     assert own(tmp_path, source_target="load").fingerprint() != own(tmp_path, source_target="heat").fingerprint()
@@ -183,8 +180,7 @@ def test_scores_are_the_mean_over_all_windows_steps_and_channels(features):
         assert task.validate(network, in_order) == pytest.approx(errors(task, 1, linear_by_hand)["mse"], rel=1e-5)
     assert task.backbone_options("informer") == {"channels": {"M": 7, "S": 1}[features], "season": 24}
     loss = task.loss(network, task.splits["train"].__getitems__([0, 777, 5_528]))
-    values = standardized(task)
-    wrong = [linear_by_hand(task, i) - values[i + PAST : i + PAST + AHEAD] for i in (0, 777, 5_528)]
+    wrong = [linear_by_hand(task, i) - standardized(task)[i + PAST : i + PAST + AHEAD] for i in (0, 777, 5_528)]
     assert loss.item() == pytest.approx(np.mean(np.square(wrong)), rel=1e-5)
 
 

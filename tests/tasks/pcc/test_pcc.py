@@ -28,8 +28,7 @@ def test_identical_clouds_are_identical_away_from_the_origin():
     cloud = torch.rand(1, 300, 3) + 100.0
     assert torch.equal(nearest(cloud, cloud)[0], torch.arange(300))
     assert torch.equal(nearest_points(cloud, cloud, 1)[0, :, 0], torch.arange(300))
-    assert f_score(cloud, cloud.clone()).item() == 1.0
-    assert f_score(cloud, cloud + 9.0).item() == 0.0
+    assert (f_score(cloud, cloud.clone()).item(), f_score(cloud, cloud + 9.0).item()) == (1.0, 0.0)
 
 
 def test_files_come_back(tmp_path):
@@ -44,8 +43,7 @@ def test_views_points_and_mirrors_are_drawn_in_training_only(tmp_path):
     for seed in range(40):
         torch.manual_seed(seed)
         batch = task.splits["train"].__getitems__([0, 1])
-        assert batch["partial"].shape == (2, 24, 3)
-        assert batch["complete"].shape == (2, 50, 3)
+        assert (batch["partial"].shape, batch["complete"].shape) == ((2, 24, 3), (2, 50, 3))
         for partial, complete in zip(batch["partial"], batch["complete"], strict=True):
             real = partial[partial.abs().sum(dim=1) > 0]
             filled.add(len(real))
@@ -82,7 +80,6 @@ def test_batch_norms_decay_by_epochs(tmp_path):
 
 
 def test_mirror_images_of_a_view():
-    points = torch.tensor([[[1.0, 2.0, 3.0]]])
-    assert mirrored(points)[0].tolist() == [[1, 2, 3], [-1, 2, 3], [1, 2, -3], [-1, 2, -3]]
+    assert mirrored(torch.tensor([[[1.0, 2.0, 3.0]]]))[0].tolist() == [[1, 2, 3], [-1, 2, 3], [1, 2, -3], [-1, 2, -3]]
     seen, complete = (torch.from_numpy(cloud)[None] for cloud in generate_shape(0))  # a table
     assert chamfer_l1(mirrored(seen), complete) < 0.5 * chamfer_l1(seen, complete)

@@ -30,8 +30,7 @@ def network(task: Probe, pattern: str) -> Backbone:
 def logits(dataset: str, pattern: str, **changes: Tensor) -> Tensor:
     """Of four examples, with the given fields of them in place of their own."""
     task = small(dataset)
-    batch = task.splits["train"].__getitems__([0, 1, 2, 3])._replace(**changes)
-    return query_logits(network(task, pattern), batch)
+    return query_logits(network(task, pattern), task.splits["train"].__getitems__([0, 1, 2, 3])._replace(**changes))
 
 
 @pytest.mark.parametrize("pattern", [str(pattern) for pattern in Pattern])
@@ -53,8 +52,7 @@ def test_an_answer_depends_on_what_the_pattern_shows(dataset, pattern):
     changed = (usual - logits(dataset, pattern, queries=queries)).abs().amax(dim=(0, 2)) > 1e-6
     seen = {"NS": range(16), "CS": range(middle, 16), "NC": [middle], "CC": [middle]}[pattern]
     assert changed.nonzero().flatten().tolist() == [place for place in range(len(changed)) if place in seen]
-    answers = batch.answers.clone()
-    answers[:, middle] = 1
+    answers = batch.answers.index_fill(1, torch.tensor([middle]), 1)
     changed = (usual - logits(dataset, pattern, answers=answers)).abs().amax(dim=(0, 2)) > 1e-6
     assert changed.nonzero().flatten().tolist() == ([middle + 1] if pattern == "CC" else [])
 

@@ -18,23 +18,19 @@ def test_noise_is_added_between_the_levels():
     noisy, noise, level = diffusion.noisy(image)
     broad = level[:, None, None, None]
     torch.testing.assert_close(noisy, broad * image + (1 - broad**2).sqrt() * noise, atol=1e-5, rtol=1e-4)
-    assert level.min() >= diffusion.levels[-1] - 1e-6
-    assert level.max() <= 1.0
-    gaps = torch.searchsorted(diffusion.levels.flip(0), level.double())
-    assert len(gaps.unique()) == 40  # every step's gap is hit
+    assert diffusion.levels[-1] - 1e-6 <= level.min() <= level.max() <= 1.0
+    assert len(torch.searchsorted(diffusion.levels.flip(0), level.double()).unique()) == 40  # every step's gap is hit
 
 
 def test_sampling_with_the_true_noise_finds_the_image():
     """A network that knows the image names the noise exactly; the chain then ends at the image."""
-    diffusion = Diffusion(30)
     image = torch.rand(2, 3, 4, 4) * 1.6 - 0.8
 
     def oracle(noisy: Tensor, level: Tensor) -> Tensor:
         broad = level[:, None, None, None].double()
         return ((noisy.double() - broad * image) / (1 - broad**2).sqrt()).float()
 
-    found = diffusion.sample(oracle, image, [0, 1])
-    torch.testing.assert_close(found, image, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(Diffusion(30).sample(oracle, image, [0, 1]), image, atol=1e-4, rtol=1e-3)
 
 
 def test_bytes_are_rounded():

@@ -13,20 +13,17 @@ from tests.helpers.tasks.records import in_order, network, ready
 def test_lines_become_documents_and_summaries(tmp_path):
     pairs = list(find_pairs("multi_news", None, write_pairs(tmp_path)).read("val"))
     assert len(pairs) == 6
-    assert pairs[2][0] == "First one. It goes on. \n More here. ||||| Second one. It ends. Number 2 of val."
-    assert pairs[2][1] == f"{TARGET} 2"
+    document = "First one. It goes on. \n More here. ||||| Second one. It ends. Number 2 of val."
+    assert pairs[2] == (document, f"{TARGET} 2")
     assert clean("a story_separator_special_tag b") == "a ||||| b"
 
 
 def test_tokens_are_cut_and_framed(tmp_path):
     task = ready("sum", write_pairs(tmp_path))
     batch = task.splits["train"].__getitems__([3, 0])
-    assert batch["source"].shape == (2, 20)
-    assert batch["target"].shape == (2, 10)  # begin, eight tokens, end
-    begin, end = task.splits["train"].begin, task.splits["train"].end
-    assert batch["target"][:, 0].tolist() == [begin] * 2
-    assert batch["target"][:, -1].tolist() == [end] * 2
-    assert (task.splits["train"].pad, begin, end) == (1, 0, 2)
+    assert (batch["source"].shape, batch["target"].shape) == ((2, 20), (2, 10))  # begin, eight tokens, end
+    assert batch["target"][:, [0, -1]].tolist() == [[0, 2]] * 2
+    assert (task.splits["train"].begin, task.splits["train"].end, task.splits["train"].pad) == (0, 2, 1)
     whole = ready("sum", tmp_path, source_len=500, target_len=500)
     text = whole.bpe.decode(whole.splits["train"].__getitems__([3])["source"][0].tolist())  # type: ignore[index]
     assert text == clean(f"{SOURCE} Number 3 of train.")
@@ -64,8 +61,7 @@ def test_baselines_are_first_sentences_and_another_summary(tmp_path):
     assert lead("One is here. Two.\nThree. ||||| Four comes! Five.") == "One is here. Four comes!"
     task = ready("sum", write_pairs(tmp_path))
     references = [reference for _, reference in task.splits["test"].read_texts()]
-    expected = rouge(zip(references, [*references[1:], references[0]], strict=True))
-    assert task.baselines()["another_summary"] == expected
+    assert task.baselines()["another_summary"] == rouge(zip(references, [*references[1:], references[0]], strict=True))
 
 
 def test_empty_examples_can_be_left_out(tmp_path, caplog):
