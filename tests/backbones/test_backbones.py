@@ -17,8 +17,9 @@ from cab import Backbone, UserError, build_backbone
 from cab.registry.registries import ATTENTIONS, BACKBONES, TASKS
 from cab.registry.tables import tuned_options
 from tests.helpers.backbones.records import RECORDS, VOCABULARY, objective, outputs, same_gradients, series, small
+from tests.helpers.command import ROOT
 
-NUMBERS = Path(__file__).with_name("numbers.csv")
+NUMBERS, SIZES = Path(__file__).with_name("numbers.csv"), ROOT / "configs" / "size"
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in RECORDS),
     ("gpt2", {"residual": "gtrxl", "positions": "sinusoidal"}),
@@ -62,10 +63,12 @@ def numbers(name: str, options: dict[str, Any]) -> list[str]:
     return [names, *(f"{float(x):.9g}" for x in (first, loss.detach(), slopes, statistics))]
 
 
-def test_every_backbone_has_its_stored_numbers():
+def test_every_backbone_has_its_sizes_and_its_stored_numbers():
     """To change them on purpose, delete the file and run this test twice; only rows that should may differ."""
     names = {entry.name for entry in BACKBONES if entry.location.module.startswith("backbones.")}
     assert names == RECORDS.keys(), "add a record to tests/helpers/backbones/records.py"
+    for preset in ("mini", "smoke"):
+        assert {path.parent.name for path in SIZES.glob(f"*/{preset}.yaml")} == RECORDS.keys()
     found = {(name, json.dumps(options)): numbers(name, options) for name, options in VARIANTS}
     if not NUMBERS.exists():
         with NUMBERS.open("w", newline="") as file:
@@ -96,16 +99,9 @@ ALONE: list[tuple[str, str, Any, dict[str, Any]]] = [
 def visible(output: Any, masks: list[Tensor]) -> list[Tensor]:
     """The vectors of each output that no mask of its shape hides, be it an input or an output."""
     masks = [*(x for x in outputs(output) if x.dtype == torch.bool), *masks]
-    numbers = [x for x in outputs(output) if x.is_floating_point()]
-    hidden = [next((mask for mask in masks if mask.shape == x.shape[:2]), None) for x in numbers]
-    return [x if mask is None else x[~mask] for x, mask in zip(numbers, hidden, strict=True)]
-
-
-def poisoned(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Numbers at the padding that would be noticed."""
-    if mask is None or not x.is_floating_point():
-        return x
-    return x.masked_fill(mask.view(*mask.shape, *[1] * (x.dim() - 2)), 1e3)
+    vectors = [x for x in outputs(output) if x.is_floating_point()]
+    hidden = [next((mask for mask in masks if mask.shape == x.shape[:2]), None) for x in vectors]
+    return [x if mask is None else x[~mask] for x, mask in zip(vectors, hidden, strict=True)]
 
 
 @pytest.mark.parametrize(("name", "pattern", "attention", "options"), ALONE)
@@ -118,7 +114,10 @@ def test_a_row_gives_what_it_gives_alone(name, pattern, attention, options):
     for flips in (False, True) if record.hides and not from_the_left else (False,):
         masks = {key: inputs[key].flip(1) if flips else inputs[key] for key in record.hides}
         mask_of = {each: masks[key] for key, hidden in record.hides.items() for each in hidden}
-        noisy = {key: poisoned(x, mask_of.get(key)) for key, x in inputs.items()}
+        noisy = dict(inputs)  # with numbers at the padding that would be noticed
+        for key, mask in mask_of.items():
+            if inputs[key].is_floating_point():
+                noisy[key] = inputs[key].masked_fill(mask.view(*mask.shape, *[1] * (inputs[key].dim() - 2)), 1e3)
         together = visible(backbone(**{**noisy, **masks}), [*reversed(masks.values())])
         rows = []
         for row in range(3):
@@ -195,7 +194,6 @@ def test_a_constant_window_is_forecast_as_it_is(normalization):
             RECORDS["informer"].build("informer", normalization=normalization, season=60)(**inputs)
 
 
-SIZES = Path(__file__).resolve().parents[2] / "configs" / "size"
 TASK_OF = {
     (backbone, str(pattern)): task.name
     for task in TASKS
@@ -301,8 +299,3 @@ def test_compiles_to_one_graph(name):
         loss = call(**inputs).square().mean()
         results.append([loss, *torch.autograd.grad(loss, list(backbone.parameters()))])
     torch.testing.assert_close(*results)
-
-
-def test_every_backbone_has_its_sizes():
-    for preset in ("mini", "smoke"):
-        assert {path.parent.name for path in SIZES.glob(f"*/{preset}.yaml")} == RECORDS.keys()

@@ -61,7 +61,6 @@ def sound(samples: np.ndarray, rate: int = RATE, **form: str) -> Change:
 
 
 def every(pattern: str, content: str | None = None) -> Change:
-    """Replace or remove the files of a pattern."""
     return lambda folder: [put(p, content) if content is not None else p.unlink() for p in sorted(folder.glob(pattern))]
 
 
@@ -181,10 +180,9 @@ def test_a_damaged_file_of_a_data_set_is_named(data, place, change, message, tmp
     assert not Path("it-was-executed").exists()
 
 
-Read = Callable[[Path], object]
 cola, stsb = (partial(read_table, layout=FILE_LAYOUTS[name]) for name in ("cola", "stsb"))
 rgb = partial(read_image, mode="RGB")
-FILES: list[tuple[str, Read, bytes | str, str]] = [
+FILES = [
     ("a.tsv", cola, "gj04\t1\t\ta\ngj04\t\t*\tb\n", "line 2: unknown label '' .known: 0, 1"),
     ("a.tsv", cola, b"a\t1\t\tb\rc\t0\t\td\r", "line 1: lines end with carriage returns"),
     ("a.tsv", stsb, f"{STSB}\n0\tm\tn\t2012\t17\tx\tx\ta\tb\t5.2\n", "line 2: the score must be a number from 0 to 5"),

@@ -37,8 +37,6 @@ NETWORKS = [  # the first backbone of each protocol
 ]
 LOSSES = [case for case in NETWORKS if case[:2] not in FILES or case[1] == "retrieval"]  # which are of pairs
 OF_TOKENS = (TokenLM, RecurrentLM, MaskedLM, SequenceToSequence)
-
-
 BOUNDS: dict[str, tuple[float, float]] = {  # of a metric by its unit
     **dict.fromkeys(("%", "F, percent", "right words, percent"), (0.0, 100.0)),
     **dict.fromkeys(("of examples", "of class 1", "of answers", "all right"), (0.0, 1.0)),
@@ -81,7 +79,6 @@ def test_options_that_contradict_the_data_or_each_other_are_refused_by_name(task
 
 
 def values(x: Any) -> list[Any]:
-    """The numbers of a batch, in order."""
     if isinstance(x, Tensor):
         return x.tolist()
     if isinstance(x, dict):

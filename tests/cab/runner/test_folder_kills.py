@@ -31,7 +31,6 @@ from tests.helpers.runs.fixtures import troubled_config
 from tests.helpers.runs.troubled import trained
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
-
 SETTINGS = ["trainer.max_steps=6", "trainer.validate_every=2", "trainer.checkpoint_every=2", "trainer.log_every=1"]
 MODES: dict[str, tuple[int, ClusterConfig]] = {
     "single": (1, ClusterConfig()),

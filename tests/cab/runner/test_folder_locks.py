@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,17 +20,11 @@ from tests.helpers.runs.troubled import trained
 
 
 def without_locks(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Let every flock fail."""
-
-    def fail(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", fail)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(number, os.strerror(number))))
 
 
 @pytest.fixture
 def interrupted(recorded):
-    """Folder of a run without a record."""
     recorded.unlink()
     return recorded.with_suffix("")
 

@@ -33,7 +33,6 @@ KILLED = "SIGKILL, which the system sends if memory runs out"
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The records that one process leaves."""
     folder = tmp_path_factory.mktemp("alone")
     process = run_cab(*CELLS, f"results_dir={folder}")
     assert process.returncode == 0, process.stderr

@@ -23,7 +23,6 @@ from tests.helpers.runs.troubled import trained
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds, for a test to set."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now

@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif("SLURM_CONF" not in os.environ, reason="a Slurm; make test-slow starts one (Debian, root)"),
 ]
-
 CELLS = ["run", "-m", "task=lstf", "dataset=synthetic", "pattern=NC", "attention=vanilla,abc,performer,none"]
 CELLS += ["seed=1,2,3", "preset=smoke", "device=cpu", "trainer.max_steps=200", "trainer.validate_every=20"]
 CLUSTER = ["cluster=slurm", "cluster.partition=low", "cluster.gpus=0", "cluster.cpus=1", "cluster.memory=2"]

@@ -22,7 +22,6 @@ from tests.helpers.command import records, run_cab
 LM = ["task=lm", "dataset=synthetic", "pattern=CS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=vanilla"]
 SUM = ["task=sum", "dataset=synthetic", "pattern=CC", "preset=smoke", "engine=fairseq", "device=cpu", "attention=abc"]
 MLM = ["task=mlm", "dataset=synthetic", "pattern=NS", "preset=smoke", "engine=fairseq", "device=cpu", "attention=local"]
-
 LONGER = [*LM, "trainer.max_steps=40", "trainer.checkpoint_every=10", "trainer.validate_every=20"]
 LONGER += ["trainer.log_every=5"]
 

@@ -158,7 +158,6 @@ FEW = {
     "glue.tables.SYNTHETIC_COUNTS": {"train": 64, "dev": 16},
     "lstf.synthetic.NUM_EPISODES": (64, 8, 8),
 }
-
 FEW_CLIPS = ("task.generated=12", "task.generated_held_out=3")
 
 

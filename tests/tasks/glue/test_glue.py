@@ -3,13 +3,14 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from cab import Backbone, UserError
+from cab import UserError
 from cab.cli.main import main
 from cab.config.compose import compose
 from cab.records.pretrained import NOT_COMPARED
@@ -22,24 +23,17 @@ from tests.helpers.tasks.layouts import write_rte, write_table
 from tests.helpers.tasks.records import in_order, ready
 
 
-@pytest.fixture(scope="module")
-def generated():
-    return ready("glue")
-
-
-class Constant(Backbone):
-    def __init__(self, *logits: float) -> None:
-        super().__init__()
-        self.logits = torch.tensor(logits)
-
-    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+def constant(*logits: float) -> Any:
+    def network(tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         assert (padding_mask is None and (tokens != PAD).all()) or torch.equal(padding_mask, tokens == PAD)
-        return self.logits.expand(len(tokens), -1)
+        return torch.tensor(logits).expand(len(tokens), -1)
+
+    return network
 
 
-def test_a_row_is_robertas(generated):
+def test_a_row_is_robertas():
     """``<s> a </s></s> b </s>``, and ``<s> a </s>`` of one sentence; PAD at the end."""
-    encode = generated.vocabulary.encode
+    encode = ready("glue").vocabulary.encode
     [pair] = encode([("Kept annalamp", "Listed anna")], 40)
     [single] = encode([("Kept annalamp",)], 40)
     assert pair[0] == single[0] == BEGIN
@@ -53,10 +47,10 @@ def test_a_row_is_robertas(generated):
     assert [i for i, entry in enumerate(cut[2]) if entry == END] == [5, 6, 11]
 
 
-def test_what_is_held_out_is_not_trained_on(generated):
-    assert {split: len(rows) for split, rows in generated.splits.items()} == {"train": 58, "held_out": 6, "dev": 16}
-    kept = {tuple(row.tolist()) for row in generated.splits["train"].tokens}
-    assert kept.isdisjoint(tuple(row.tolist()) for row in generated.splits["held_out"].tokens)
+def test_what_is_held_out_is_not_trained_on():
+    rows = {split: [tuple(row.tolist()) for row in rows.tokens] for split, rows in ready("glue").splits.items()}
+    assert {split: len(tokens) for split, tokens in rows.items()} == {"train": 58, "held_out": 6, "dev": 16}
+    assert {*rows["train"]}.isdisjoint(rows["held_out"])
 
 
 SMOKE = ["preset=smoke", "device=cpu", "pattern=NS", "attention=vanilla"]
@@ -111,11 +105,11 @@ def test_mnli_has_two_dev_files(tmp_path):
     task = ready("glue", tmp_path, dataset="mnli", vocab_size=300, validation_fraction=0.0)
     assert [metric.name for metric in task.metrics] == ["accuracy", "accuracy_mm"]
     assert task.backbone_options("")["num_classes"] == 3
-    assert task.evaluate(Constant(0.0, 1.0, 0.0), in_order) == {"accuracy": 0.5, "accuracy_mm": 1.0}
+    assert task.evaluate(constant(0.0, 1.0, 0.0), in_order) == {"accuracy": 0.5, "accuracy_mm": 1.0}
     assert task.baselines() == {"commonest": {"accuracy": 0.5, "accuracy_mm": 1.0}}
-    assert task.validate(Constant(0.0, 1.0, 0.0), in_order) == 0.5
+    assert task.validate(constant(0.0, 1.0, 0.0), in_order) == 0.5
     batch = task.splits["dev_matched"].__getitems__([0, 1])
-    assert task.loss(Constant(0.0, np.log(3.0), 0.0), batch).item() == pytest.approx(-np.log([3 / 5, 1 / 5]).mean())
+    assert task.loss(constant(0.0, np.log(3.0), 0.0), batch).item() == pytest.approx(-np.log([3 / 5, 1 / 5]).mean())
     assert task.config_variant == "from scratch, chosen on dev"
 
 
@@ -126,7 +120,7 @@ def test_scores_are_learned_as_shares_of_the_best(tmp_path):
     task = ready("glue", tmp_path, dataset="stsb", vocab_size=300, validation_fraction=0.0)
     assert task.backbone_options("")["num_classes"] == 1
     batch = task.splits["train"].__getitems__([0, 1, 2])
-    assert task.loss(Constant(0.5), batch).item() == pytest.approx((0.25 + 0.0 + 0.25) / 3)
+    assert task.loss(constant(0.5), batch).item() == pytest.approx((0.25 + 0.0 + 0.25) / 3)
     assert task.baselines() == {"mean": {"pearson": 0.0, "spearman": 0.0}}
 
 

@@ -141,12 +141,8 @@ def test_a_context_past_the_positions_is_not_possible(tmp_path, caplog):
     task.save_plots(backbone, in_order, tmp_path)  # prompt and sample text fit the positions
 
 
-@pytest.fixture(scope="module")
-def generated():
-    return ready("lm", None, block_len=128)
-
-
-def test_the_loss_is_that_of_the_answers(generated):
+def test_the_loss_is_that_of_the_answers():
+    generated = ready("lm", None, block_len=128)
     backbone = Bigram(generated.corpus.size)
     backbone.table.data.zero_()
     backbone.table.data[:, Facts.of(generated.corpus).is_answer] = 20.0  # every thing as likely as any other
@@ -157,8 +153,8 @@ def test_the_loss_is_that_of_the_answers(generated):
     assert (scores["ppl"], scores["ppl_near"]) == (pytest.approx(16.0, abs=1e-2),) * 2
 
 
-def test_a_window_knows_what_was_told_within_it(generated):
-    baselines = generated.baselines()
+def test_a_window_knows_what_was_told_within_it():
+    baselines = ready("lm", None, block_len=128).baselines()
     assert baselines["look_up_0"]["ppl"] == pytest.approx(16.0)
     assert baselines["look_up_128"]["ppl"] == pytest.approx(1.0)
     assert 6.0 < baselines["look_up_4"]["ppl"] < 9.0
@@ -166,13 +162,14 @@ def test_a_window_knows_what_was_told_within_it(generated):
     assert baselines["look_up_16"]["ppl_far"] == pytest.approx(16.0)
 
 
-def test_distances_are_to_the_fact_or_to_the_same_answer(generated):
+def test_distances_are_to_the_fact_or_to_the_same_answer():
+    corpus = ready("lm", None).corpus
     text = " annalamp borisring anna lamp boris ring anna lamp borisring boris ring clara coin"
-    ids = generated.corpus.tokenizer.encode(text).ids
-    found = list(Facts.of(generated.corpus).distances(generated.corpus.dictionary[ids].tolist()))
-    assert [place for place, _ in found] == [3, 5, 7, 10, 12]
-    assert [distance for _, distance in found[:-1]] == [3, 4, 4, 2]
-    assert found[-1][1] > 128
+    *found, (place, distance) = Facts.of(corpus).distances(
+        corpus.dictionary[corpus.tokenizer.encode(text).ids].tolist()
+    )
+    assert found == [(3, 3), (5, 4), (7, 4), (10, 2)]
+    assert (place, distance > 128) == (12, True)
 
 
 def test_answers_need_their_words():
@@ -219,13 +216,12 @@ def with_large_weights(task: RecurrentLMTask) -> GPT2:
 def test_a_row_of_a_batch_goes_on_where_it_ended_and_nothing_is_read_twice():
     shares = Shares.cut(num_items=23, batch_size=4, micro_batch_size=2)
     order = StepBatches(num_items=23, shares=shares, num_steps=10, seed=3, in_rows=True)
-    drawn = [item for draw in order for item in draw.indices]
-    steps = np.array(drawn).reshape(10, 4)
+    steps = np.array([draw.indices for draw in order]).reshape(10, 4)
     assert sorted(steps[:5].flatten()) == list(range(20))
     assert (np.diff(steps[:5], axis=0) == 1).all()
     assert (steps[5:] == steps[:5]).all()
     order.start = 7
-    assert [item for draw in order for item in draw.indices] == drawn[28:]
+    assert np.array_equal(np.array([draw.indices for draw in order]).reshape(3, 4), steps[7:])
 
 
 def by_hand(task: RecurrentLMTask, backbone: GPT2, length: int, remembered: int) -> float:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cab import Backbone, UserError
+from cab import UserError
 from tasks.lstf.data import Series, calendar_features, read_series, standardize
 from tasks.lstf.synthetic import horizon, past_length
 from tasks.lstf.task import LSTF, RidgeForecast
@@ -20,8 +20,6 @@ from tests.helpers.tasks.records import in_order
 
 PAST, KNOWN, AHEAD = 41, 9, 31  # more than a day ahead: the last day is repeated in split
 ready = functools.partial(records.ready, "lstf", seq_len=PAST, label_len=KNOWN, pred_len=AHEAD)
-
-
 ECL = [f"MT_{index:03d}" for index in range(321)]  # MT_320 is the target; 26,304 hours
 OFFICIAL: list[tuple[str, str, list[str], int, str, tuple[int, int, int]]] = [
     ("etth1", "ETTh1.csv", ETT, 17_420, "h", (8_640, 2_880, 2_880)),
@@ -126,14 +124,12 @@ def test_a_mistake_in_a_series_of_a_user_is_named(options, message, tmp_path):
         own(tmp_path, **options)
 
 
-class Linear(Backbone):
+def linear(past: Tensor, past_time: Tensor, known: Tensor, decoder_time: Tensor) -> Tensor:
     """Reads everything a batch has: a forecast that any misplaced row would change."""
-
-    def forward(self, past: Tensor, past_time: Tensor, known: Tensor, decoder_time: Tensor) -> Tensor:
-        ahead = decoder_time.shape[1] - known.shape[1]
-        level = torch.einsum("bnc,n->bc", past, torch.linspace(-0.4, 0.7, PAST)) / PAST
-        clock = past_time[:, :1, :1] + decoder_time[:, -ahead:, 1:2]
-        return level[:, None] + known[:, :1] + 0.3 * clock
+    ahead = decoder_time.shape[1] - known.shape[1]
+    level = torch.einsum("bnc,n->bc", past, torch.linspace(-0.4, 0.7, PAST)) / PAST
+    clock = past_time[:, :1, :1] + decoder_time[:, -ahead:, 1:2]
+    return level[:, None] + known[:, :1] + 0.3 * clock
 
 
 def linear_by_hand(task: LSTF, start: int) -> np.ndarray:
@@ -174,12 +170,12 @@ def errors(task: LSTF, split: int, forecasts: Any, windows: int | None = None) -
 @pytest.mark.usefixtures("_plain_series")
 @pytest.mark.parametrize("features", ["M", "S"])
 def test_scores_are_the_mean_over_all_windows_steps_and_channels(features):
-    task, network = ready(features=features, evaluation_batch_size=500), Linear()
+    task = ready(features=features, evaluation_batch_size=500)
     with torch.no_grad():
-        assert task.evaluate(network, in_order) == pytest.approx(errors(task, 2, linear_by_hand), rel=1e-5)
-        assert task.validate(network, in_order) == pytest.approx(errors(task, 1, linear_by_hand)["mse"], rel=1e-5)
+        assert task.evaluate(linear, in_order) == pytest.approx(errors(task, 2, linear_by_hand), rel=1e-5)
+        assert task.validate(linear, in_order) == pytest.approx(errors(task, 1, linear_by_hand)["mse"], rel=1e-5)
     assert task.backbone_options("informer") == {"channels": {"M": 7, "S": 1}[features], "season": 24}
-    loss = task.loss(network, task.splits["train"].__getitems__([0, 777, 5_528]))
+    loss = task.loss(linear, task.splits["train"].__getitems__([0, 777, 5_528]))
     wrong = [linear_by_hand(task, i) - standardized(task)[i + PAST : i + PAST + AHEAD] for i in (0, 777, 5_528)]
     assert loss.item() == pytest.approx(np.mean(np.square(wrong)), rel=1e-5)
 
@@ -191,7 +187,7 @@ def test_the_published_protocol_leaves_out_what_does_not_fill_a_batch_of_32():
     published, sound = errors(task, 2, linear_by_hand, 1_568), errors(task, 2, linear_by_hand)  # of 1,570
     assert abs(published["mse"] / sound["mse"] - 1) > 1e-4  # or the test would show nothing
     every = {f"{name}_all_windows": value for name, value in sound.items()}
-    assert task.evaluate(Linear(), in_order) == pytest.approx({**published, **every}, rel=1e-5)
+    assert task.evaluate(linear, in_order) == pytest.approx({**published, **every}, rel=1e-5)
     naive, ahead = task.baselines(), np.arange(AHEAD)
     for name, rows in (("repeat_last_value", 0 * ahead - 1), ("repeat_last_day", ahead % 24 - 24)):
         expected = errors(task, 2, lambda task, start, rows=rows: standardized(task)[start + PAST + rows], 1_568)
