@@ -5,7 +5,6 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +142,7 @@ def test_logits_at_selected_places_are_those_of_all(cell):
     torch.testing.assert_close(backbone(**inputs, selected=selected, targets=targets), losses)
 
 
-MISTAKES: list[tuple[str, str, Callable[[Tensor], Tensor], str]] = [
+MISTAKES = [
     ("gpt2", "tokens", lambda ids: ids.repeat(1, 3), "longer than the 20 learned positions"),
     ("gpt2", "tokens", lambda ids: ids.index_fill(1, torch.tensor([2]), VOCABULARY), "the vocabulary has 0 to 22"),
     ("gpt2", "tokens", lambda ids: ids[:0], "at least 1"),

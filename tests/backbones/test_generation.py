@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -145,7 +144,7 @@ def test_samples_have_the_nucleus_distribution(temperature, top_p):
     assert 1 < len(nucleus) <= VOCABULARY
 
 
-MISTAKES: list[tuple[Callable[..., object], str]] = [
+MISTAKES = [
     (lambda *_: Limits(3, min_length=4), "max_length of at least 1 and min_length from 0"),
     (lambda *_: Limits(3, blocked_ngram=0), "blocked_ngram"),
     (lambda net, state, ids: sample(net, state, ids, Limits(2), temperature=0.0), r"got 0\.0 and 1\.0"),

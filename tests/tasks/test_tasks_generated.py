@@ -1,7 +1,6 @@
 """Generated data never change: checksums of what each generator makes, on any machine."""
 
 import hashlib
-from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import Any
 
@@ -40,7 +39,7 @@ def rounded(x: Any) -> Any:
 SIZES = {place: resolve_name(f"tasks.{place}") for place in FEW}
 """As they are before a fixture makes them small."""
 COUNTS = (20, 5, 5)
-MAKERS: dict[str, tuple[str, Callable[[], Any]]] = {
+MAKERS = {
     "sizes": ("ddcde20d201e13a6", lambda: [*SIZES.items()]),
     "lm": ("315619abb1483a80", lambda: [generate_book(i, names=names) for i in range(4) for names in (16, 32)]),
     "mlm": ("d720233543425e02", lambda: [generate_pages(i, names=names) for i in range(4) for names in (16, 32)]),

@@ -28,8 +28,7 @@ from tests.helpers.command import run_module
 @pytest.mark.parametrize("num_layers", [1, 9])
 def test_reversible_gradients_are_those_of_the_plain_network(num_layers, monkeypatch):
     """In float32, with dropout of every kind and padding; the same random numbers are drawn, and as many."""
-    options = {"num_layers": num_layers, "dropout": 0.3, "attention_dropout": 0.2}
-    backbone = small("gpt2_reversible", **options).float().train()
+    backbone = small("gpt2_reversible", num_layers=num_layers, dropout=0.3, attention_dropout=0.2).float().train()
     inputs, found = {"tokens": tokens(5, 19), "padding_mask": padding(19)}, []
     for _ in range(2):
         backbone.zero_grad()

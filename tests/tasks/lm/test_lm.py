@@ -162,7 +162,9 @@ def test_a_window_knows_what_was_told_within_it():
     assert baselines["look_up_16"]["ppl_far"] == pytest.approx(16.0)
 
 
-def test_distances_are_to_the_fact_or_to_the_same_answer():
+def test_distances_are_to_the_fact_or_to_the_same_answer_which_needs_its_words():
+    with pytest.raises(UserError, match="vocab_size to 800"):
+        ready("lm", None, vocab_size=300)
     corpus = ready("lm", None).corpus
     text = " annalamp borisring anna lamp boris ring anna lamp borisring boris ring clara coin"
     *found, (place, distance) = Facts.of(corpus).distances(
@@ -170,11 +172,6 @@ def test_distances_are_to_the_fact_or_to_the_same_answer():
     )
     assert found == [(3, 3), (5, 4), (7, 4), (10, 2)]
     assert (place, distance > 128) == (12, True)
-
-
-def test_answers_need_their_words():
-    with pytest.raises(UserError, match="vocab_size to 800"):
-        ready("lm", None, vocab_size=300)
 
 
 @pytest.mark.parametrize("name", ["lm", "mlm"])

@@ -1,11 +1,9 @@
 """PCC: gradients of distances, equal and far clouds; files; what is drawn at random and what is not."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from backbones.layers.points import nearest_points
 from tasks.pcc.data import generate_shape, read_pcd
@@ -59,7 +57,7 @@ def test_the_part_that_chooses_and_the_ones_that_are_scored(tmp_path):
     published = ready("pcc", write_pcn(tmp_path), validation_split="test")
     sound = ready("pcc", tmp_path)
 
-    def network(partial: Tensor) -> Any:
+    def network(partial):
         return partial, partial + 0.01
 
     scores, fair = published.evaluate(network, in_order), sound.evaluate(network, in_order)
@@ -73,7 +71,7 @@ def test_the_part_that_chooses_and_the_ones_that_are_scored(tmp_path):
 
 def test_batch_norms_decay_by_epochs(tmp_path):
     task = ready("pcc", write_pcn(tmp_path), batch_norm="decaying")
-    network: Any = nn.Sequential(nn.BatchNorm1d(3))
+    network = nn.Sequential(nn.BatchNorm1d(3))
     for epoch, momentum in ((0, 0.9), (21, 0.45), (10_000, 0.01)):
         task.begin_epoch(network, epoch)
         assert network[0].momentum == pytest.approx(momentum)
