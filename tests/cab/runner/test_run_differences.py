@@ -55,6 +55,7 @@ def change(what: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["trainer.micro_batch_size=2"] if what == "micro batch" else []
 
 
+PROJECT = r"other code of the project \(backbones.made\)"
 DIFFERENCES = [
     ("configuration", r"trainer.learning_rate was 0\.\d+, is 0.3"),
     ("data", r"other data \(made was for tests, is again\)"),
@@ -120,8 +121,7 @@ def test_an_attention_whose_code_is_in_no_file_runs_again(troubled, monkeypatch,
 
 
 @pytest.mark.parametrize(
-    ("what", "words", "is_in"),
-    [*((*row, "folder") for row in DIFFERENCES), ("project", r"code of the project \(backbones.made\)", "checkpoint")],
+    ("what", "words", "is_in"), [*((*row, "folder") for row in DIFFERENCES), ("project", PROJECT, "checkpoint")]
 )
 def test_an_interrupted_run(what, words, is_in, troubled, monkeypatch, caplog):
     settings = ["trainer.checkpoint_every=1", "retry=[failed]"]

@@ -183,7 +183,8 @@ def test_a_cell_is_of_the_weights_that_it_starts_from(results, tmp_path):
 
 
 def test_another_network_is_refused(results):
-    with pytest.raises(UserError, match="run of task=mlm backbone=roberta attention=vanilla pattern=NS seed=2"):
+    missing = "has no finished run of task=mlm backbone=roberta attention=vanilla pattern=NS seed=2"
+    with pytest.raises(UserError, match=missing):
         hash_of(results, "seed=2")
     with pytest.raises(UserError, match=r"add backbone.num_heads=4 backbone.activation=gelu"):
         hash_of(results, "backbone.activation=relu", "backbone.num_heads=2")
