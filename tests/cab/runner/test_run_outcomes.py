@@ -167,7 +167,7 @@ def test_an_evaluation_without_a_score_fails_the_run(result, error, troubled, tm
         (Troubled, "evaluate", {"score": 1.0, "total": math.nan}, TOTAL, f"{TOTAL}: the record has no value of it"),
     ],
 )
-def test_what_no_score_needs_loses_none(owner, method, result, warning, logged, uncut, troubled, monkeypatch, caplog):
+def test_a_score_survives_other_failures(owner, method, result, warning, logged, uncut, troubled, monkeypatch, caplog):
     monkeypatch.setattr(owner, method, Mock(side_effect=[result]))
     record = trained(troubled())
     assert record.status is Status.FINISHED
