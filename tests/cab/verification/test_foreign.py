@@ -94,6 +94,7 @@ def file(tmp_path):
 HEADS = "lookahead_gradient batch_size same_seed context"
 DECLARED = "float32_kept context_map parameters_in_every_batch"
 DROPOUT = "dropout_per_head dropout_mean dropout_rate"
+HEADS_OF_TORCH = "torch.nn:MultiheadAttention"
 FAILED = [
     *(("{file}:sound", pattern, HEADS, "") for pattern in ("NS", "CS", "NC", "CC")),
     # It reads no other token, which is all that fails.
@@ -102,14 +103,9 @@ FAILED = [
     ("{file}:Declares", "NS", DECLARED, ""),
     ("{file}:declares", "NS", DECLARED, ""),
     # Rows of padding give NaN in torch; other padding is right.
-    ("torch.nn:MultiheadAttention", "NS", "padding", "padded_row padding_gradient_row"),
+    (HEADS_OF_TORCH, "NS", "padding", "padded_row padding_gradient_row"),
     # In CS with padding on the left, torch's gradients are NaN in each of these calls, which is left to `padded_row`.
-    (
-        "torch.nn:MultiheadAttention",
-        "CS",
-        "lengths_in_turn training_is_evaluation inference_mode padded_row",
-        "padded_row",
-    ),
+    (HEADS_OF_TORCH, "CS", "lengths_in_turn training_is_evaluation inference_mode padded_row", "padded_row"),
     ("{file}:Drops", "NS", DROPOUT, ""),
     *((f"{{file}}:{name}", "NS", DROPOUT, "dropout_per_head") for name in ("Shares", "shares")),
 ]
@@ -140,7 +136,7 @@ def test_overflow_does_not_suggest_a_multiple_of_lengths(file):
 
 def test_window_and_package_of_a_model_are_known(tmp_path, cab, monkeypatch):
     assert subject_class("hf:mistral")().max_token_distance == 14
-    assert package_of(subject_class("torch.nn:MultiheadAttention")) == f"torch {torch.__version__}"
+    assert package_of(subject_class(HEADS_OF_TORCH)) == f"torch {torch.__version__}"
     monkeypatch.setattr(verification, "select_checks", lambda *_names, quick: select_checks(["same_seed"], quick=quick))
     cab("verify", "hf:gpt2", "--quick", "--record", tmp_path / "rows.csv")
     [row] = csv.DictReader((tmp_path / "rows.csv").open())

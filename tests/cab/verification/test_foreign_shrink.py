@@ -12,14 +12,11 @@ TYPES = sorted(
     {*auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES} & {*auto.MODEL_MAPPING_NAMES}
 )
 
-BROKEN_DEFAULTS = {"dbrx", "cohere_compass_text", "funnel"}
-"""Types that transformers does not build from their own default configuration."""
-
+BROKEN_DEFAULTS = {"dbrx", "cohere_compass_text", "funnel"}  # transformers does not build them by their own defaults
 OPEN = {"blt", "cpmant", "perceiver", "reformer", "prophetnet", "luke", "neomme", "phi4_multimodal"}
 """Types that are not built, or not small."""
 
-OTHER_KINDS = {"zaya"}
-"""Types whose source names kinds that it does not build."""
+OTHER_KINDS = {"zaya"}  # types whose source names kinds that it does not build
 
 SOUND = [x for x in TYPES if x not in BROKEN_DEFAULTS | OPEN]
 

@@ -96,8 +96,7 @@ def in_steps(defect):
 
 
 IN_MEAN = hooked("layers.1.mix", lambda mean: Output(mean.x + mean.x.roll(-1, 1)))
-IN_STEPS = [lambda x: 2 * x, lambda x: x.roll(1, 0)]
-"""In batches of one row, the second shows nothing."""
+IN_STEPS = [lambda x: 2 * x, lambda x: x.roll(1, 0)]  # in batches of one row, the second shows nothing
 DEFECTS = [
     *((Model, check, hooked("layers.1.norm", defect), "layers.1.norm (LayerNorm)") for check, defect in IN_NORM),
     (Model, "lookahead_perturbation", between, "layers.0 (Layer), between norm and out"),
@@ -115,8 +114,7 @@ def test_a_defect_in_a_submodule_is_named(base, check, plant, place):
     assert headline([result]).count(f"first in {place}") == 1
 
 
-GROUPS = ("lengths", "batches", "decoding")
-"""Groups that have all experiments between them."""
+GROUPS = ("lengths", "batches", "decoding")  # groups that have all experiments between them
 
 
 @pytest.mark.parametrize("lengths", [SHORT, pytest.param(LENGTHS, marks=pytest.mark.slow)])

@@ -88,8 +88,8 @@ def test_missing_stages_are_named_and_a_token_with_its_call(folder, capsys):
 
 
 def test_a_normalizer_takes_either_side(folder):
-    sums = np.abs(load_file(folder / "mlstm.safetensors")["whole/update.output"][..., -1])
-    assert 0.05 < (sums > 1.0).mean() < 0.95
+    sums = load_file(folder / "mlstm.safetensors")["whole/update.output"][..., -1]
+    assert 0.05 < (np.abs(sums) > 1.0).mean() < 0.95
     rows = {row["name"]: row for row in json.loads((folder / "mlstm.json").read_text())["vectors"]}
     assert rows["whole/state.memory"]["layout"] == "B H 3 7"  # no M without a source
 
@@ -171,7 +171,7 @@ def test_an_order_of_dimensions_and_a_shape_are_named(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("port", "manifest", "message"),
+    ("port", "text", "message"),
     [
         ("whole/outputs", None, "has no vector 'whole/outputs'"),
         ("weights/log_rate", None, "such as whole/output"),
@@ -180,10 +180,8 @@ def test_an_order_of_dimensions_and_a_shape_are_named(folder, capsys):
         ("whole/output", '{"vectors": [{"name": "whole/output"}]}', "cannot read the manifest"),
     ],
 )
-def test_an_unknown_vector_and_a_damaged_manifest_are_mistakes_of_the_user(folder, refused, port, manifest, message):
+def test_an_unknown_vector_and_a_damaged_manifest_are_mistakes_of_the_user(folder, refused, port, text, message):
     for name in ("kda.safetensors", "port.safetensors"):
         save_file({port: np.zeros(1)}, name)
-    Path("kda.json").write_text(manifest or (folder / "kda.json").read_text())
-    refused(
-        "verify", "port.safetensors", "--vectors", "kda.json" if manifest else f"{folder}/kda.json", words=[message]
-    )
+    Path("kda.json").write_text(text or (folder / "kda.json").read_text())
+    refused("verify", "port.safetensors", "--vectors", "kda.json" if text else f"{folder}/kda.json", words=[message])

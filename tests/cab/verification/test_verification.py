@@ -2,8 +2,6 @@
 
 import fnmatch
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -17,7 +15,7 @@ from cab.verification.causality import BORDERS, ODD_LENGTHS
 from cab.verification.check import CHECKS
 from cab.verification.growth import peak_bytes
 from tests.cab.verification.planted.mutations import failures
-from tests.helpers.command import ROOT
+from tests.helpers.command import ROOT, run_python
 
 
 def test_results_do_not_depend_on_other_checks():
@@ -45,8 +43,7 @@ def test_peak_memory_is_exact():
 
 def test_devices_without_float32_are_refused(monkeypatch):
     """As flash attention on CUDA."""
-    entry = ATTENTIONS.get("flash")
-    monkeypatch.setattr(entry.cls, "claims", Claims(float32_devices=()))
+    monkeypatch.setattr(ATTENTIONS.get("flash").cls, "claims", Claims(float32_devices=()))
     with pytest.raises(UserError, match="'flash' does not support float32 on cpu"):
         verify_attention("flash", "NS")
 
@@ -62,7 +59,7 @@ print(*sorted(name for name in added - sys.stdlib_module_names if not name.start
 
 @pytest.mark.slow
 def test_the_suite_needs_only_torch():
-    shown = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True).stdout
+    shown = run_python("-c", IMPORTS, cwd=ROOT).stdout
     assert shown.split() == ["cab"]
 
 

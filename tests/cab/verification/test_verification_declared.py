@@ -89,13 +89,7 @@ def test_results_before_a_crash_of_the_process_are_printed(tmp_path):
 # --- what is declared --------------------------------------------------------------------------------------------
 
 
-class Valued(nn.Module):
-    def __init__(self, embed_dim):
-        super().__init__()
-        self.value = nn.Linear(embed_dim, embed_dim)
-
-
-class Skips(Valued):
+class Skips(sound.PlainAverage):
     """Causal mean over the tokens at the distances from ``first`` to ``last``, and over the token itself."""
 
     first, last = 0, 3
@@ -107,7 +101,7 @@ class Skips(Valued):
         return read / read.sum(-1, keepdim=True) @ self.value(query)
 
 
-class CutSource(Valued):
+class CutSource(sound.PlainAverage):
     """Mean over the source, of which the tokens from ``end`` on are lost."""
 
     end = 450
@@ -116,14 +110,8 @@ class CutSource(Valued):
         return query + self.value(value[:, : self.end]).mean(1, keepdim=True) + key[:, : self.end].mean(1, keepdim=True)
 
 
-def masked_in_batches(call):
-    """As published: the mask is applied only to batches of more than one row."""
-    return call.but(query_padding_mask=None, key_padding_mask=None) if len(call.query) == 1 else call.y
-
-
-MASKED_IN_BATCHES = variant(sound.PlainAverage, forward=masked_in_batches)
 CROSS_WITHOUT_SOURCE = variant(sound.PlainCross, forward=lambda c: c.maps[0](c.query))
-COARSE_STATE = variant(sound.CachedAverage, step=lambda c: each(c.new, lambda x: x.bfloat16().to(x.dtype)))
+COARSE = variant(sound.CachedAverage, step=lambda c: each(c.new, lambda x: x.bfloat16().to(x.dtype)))
 DETAILS = [
     (variant(Skips, max_token_distance=3, last=4), "token_distance", "declare `max_token_distance`", True),
     (
@@ -139,18 +127,17 @@ DETAILS = [
     (variant(CutSource, end=150), "source_map", "declare `selects_tokens`", True),
     (CROSS_WITHOUT_SOURCE, "context_is_used", "output 257 of n=258 does not depend on the source (m=132)", False),
     (FORGOTTEN_MASK, "decode_steps", "", False),
-    (COARSE_STATE, "decode_steps", "declare `decode_tolerance`", True),
+    (COARSE, "decode_steps", "declare `decode_tolerance`", True),
 ]
 DECLARED = [
     (variant(Skips, max_token_distance=3), "token_distance"),
-    (variant(COARSE_STATE, decode_tolerance=0.1), "decode_steps"),
+    (variant(COARSE, decode_tolerance=0.1), "decode_steps"),
 ]
 
 
 @pytest.mark.parametrize(("cls", "check", "words", "is_offered"), DETAILS)
 def test_a_declaration_is_suggested_only_where_it_can_be_intended(cls, check, words, is_offered):
-    pattern = "NC" if check in ("source_map", "context_is_used") else "CS"
-    result = failed(cls, pattern, [check])[check]
+    result = failed(cls, "NC" if check in ("source_map", "context_is_used") else "CS", [check])[check]
     assert words in result.detail or words == result.finding
     assert ("declare" in result.detail) == is_offered
 
@@ -161,7 +148,10 @@ def test_what_is_declared_passes(cls, check):
 
 
 def test_padded_batch_of_one():
-    wrong = failed(MASKED_IN_BATCHES, "NS", ["padded_right", "padded_left", "padded_inside"])
+    """As published: the mask is applied only to batches of more than one row."""
+    without = {"query_padding_mask": None, "key_padding_mask": None}
+    cls = variant(sound.PlainAverage, forward=lambda c: c.y if len(c.q) > 1 else c.but(**without))
+    wrong = failed(cls, "NS", ["padded_right", "padded_left", "padded_inside"])
     assert len(wrong) == 3
     assert "as a batch of one" in wrong["padded_left"].detail
 

@@ -20,8 +20,7 @@ from cab.verification.suite import subject_of
 
 
 def computed(*terms):
-    wide = [None if x is None else x.float() for x in terms]
-    output, state = recurrence.reference(*wide)
+    output, state = recurrence.reference(*[None if x is None else x.float() for x in terms])
     return output.to(terms[0].dtype), state
 
 
@@ -64,11 +63,7 @@ def test_the_reference_passes_on_the_last_of_several_chunks(monkeypatch):
     [
         (scaled(1.01), "", 4),
         (scaled(torch.nan), "output", 4),
-        (
-            lambda q, k, v, decay, s: computed(q, k, v, 1.1 * decay - 0.1 * decay.detach(), s),
-            "gradient of log_decay",
-            4,
-        ),
+        (lambda q, k, v, g, s: computed(q, k, v, 1.1 * g - 0.1 * g.detach(), s), "gradient of log_decay", 4),
         (lambda *terms: computed(*terms[:-1], 0 * terms[-1]), "", 2),  # ignores the initial state
         (lambda q, k, *terms: computed(q, torch.where(k == 0.0, 0.1, k), *terms), "", 2),  # reads padding
         (raises, "out of registers ", 4),

@@ -11,13 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.cab.verification.planted.mutations import MEDIUM, Weighted, by_hand, hooked, nothing, on, parameter, planted
+from tests.cab.verification.planted.mutations import Weighted, by_hand, hooked, medium, nothing, on, parameter, planted
 from tests.cab.verification.planted.sound_learning import Gated
-
-
-def lost_between_threads(call):
-    count, n = torch.get_num_threads(), call.m
-    return call.value * (torch.arange(n) < n - n // count)[:, None] if count > 1 else call.value
 
 
 def table(size):
@@ -57,8 +52,6 @@ half_gradient = by_hand(torch.clone, lambda g, _: but_last(g))
 
 
 class Scaled(Weighted):
-    """With a learned factor."""
-
     def set_up(self):
         self.tau = parameter()
 
@@ -80,18 +73,15 @@ def keeps_joint_map(call):
 
 
 def keeps_doubled_weight(call):
-    """The doubled weight is computed in the first call in evaluation."""
     if call.training or torch.is_grad_enabled():
         return call.y
-    doubled = call.kept(None, lambda: 2.0 * call.v_proj.weight)
-    return call.y + F.linear(call.value, 0.5 * doubled - call.v_proj.weight)
+    return call.y + F.linear(call.value, 0.5 * call.kept(None, lambda: 2.0 * call.v_proj.weight) - call.v_proj.weight)
 
 
 def keeps_prompt(call):
-    """The result of a prompt is kept for the same prompt."""
     if torch.is_grad_enabled() or call.tokens.shape[1] == 1 or any(x.any() for x in call.state.values()):
         return call.y
-    return call.kept((call.tokens.shape, float(call.tokens.double().sum())), lambda: call.y)
+    return call.kept((call.tokens.shape, float(call.tokens.double().sum())))
 
 
 class CopiesItself(Weighted):
@@ -122,19 +112,17 @@ gated, scaled = (functools.partial(on, base=base) for base in (Gated, Scaled))
 
 DEFECTS = planted(
     dropout_in_evaluation=on("NS: eval_repeatable", weights=lambda c: F.dropout(c.y, c.dropout)),
-    random_beyond_800=on(
-        "NS: eval_repeatable", long=MEDIUM, value=lambda c: c.v * (torch.rand(c.m, 1) > 0.1) if c.m > 800 else c.v
-    ),
+    random_beyond_800=medium("NS: eval_repeatable", value=lambda c: F.dropout(c.v, 0.1, c.m > 800)),
     other_generator=on("NS: same_seed", weights=lambda c: c.y * (random.uniform(0.9, 1.1) if c.training else 1.0)),
     scaled_in_evaluation=on("NS: training_is_evaluation", query=lambda c: c.q * (1.0 if c.training else 1.01)),
     scales_where_it_drops=on("CS: training_is_evaluation", weights=lambda c: c.y * (0.9 if c.weight_dropout else 1.0)),
     compiled_scale=on("NS: compiled_branch", weights=lambda c: c.y * (1.5 if torch.compiler.is_compiling() else 1.0)),
-    last_keys_lost_between_threads=on("NS: several_threads", value=lost_between_threads),
+    last_keys_lost_between_threads=on(
+        "NS: several_threads", value=lambda c: c.v * (torch.arange(c.m) < c.m / torch.get_num_threads())[:, None]
+    ),
     keeps_table=on("NC: inference_mode", value=lambda c: c.v * c.kept(None, lambda: table(c.head_dim))),
     rotation_not_saved=on(
-        "NS: state_dict_complete",
-        made=lambda m: {"rotation": torch.randn(m.head_dim, m.head_dim)},
-        query=lambda c: c.q @ c.rotation,
+        "NS: state_dict_complete", made=lambda m: {"map": torch.randn(2 * [m.head_dim])}, query=lambda c: c.q @ c.map
     ),
     running_maximum=on(
         "NS: calls_leave_nothing forward_keeps_state",
@@ -148,9 +136,7 @@ DEFECTS = planted(
         made=lambda _: {"factor": torch.tensor(1.2345)},
         query=lambda c: c.q * c.set(factor=c.factor.to(c.q.dtype)).factor,
     ),
-    counts_calls=on(
-        "CS: no_counters", calls=0, query=lambda c: c.q if c.set(calls=c.calls + 1).calls < 1000 else c.q.flip(-1)
-    ),
+    counts_calls=on("CS: no_counters", calls=0, query=lambda c: c.q * (c.set(calls=c.calls + 1).calls < 1000)),
     class_counts=on("NS: no_counters", calls=0, attend=lambda c: setattr(type(c.module), "calls", c.calls + 1) or c.y),
     changes_after_fifty_calls=on(
         "NS: many_calls",
@@ -161,9 +147,7 @@ DEFECTS = planted(
         "NS: lengths_in_turn", most=0, query=lambda c: c.q * (1.0 + 1e-3 * c.set(most=max(c.most, c.m)).most / c.m)
     ),
     features_by_width=on(
-        "CS: modules_apart",
-        rotations={},
-        query=lambda c: c.q @ c.rotations.setdefault(c.head_dim, torch.randn(c.head_dim, c.head_dim)),
+        "CS: modules_apart", maps={}, query=lambda c: c.q @ c.maps.setdefault(c.head_dim, torch.randn(2 * [c.head_dim]))
     ),
     last_module_wins=on(
         "NC: modules_apart", made=lambda m: setattr(type(m), "tau", m.head_dim**0.5), query=lambda c: c.q / c.tau
@@ -172,22 +156,18 @@ DEFECTS = planted(
     unmasks=on("NC: inputs_untouched", attend=lambda c: nothing(c.mask is None or c.mask[:, 0].fill_(False)) or c.y),
     repairs_the_mask=on("NS: inputs_untouched", forward=repairs_mask),
     remembers_by_sum=on(
-        "NS: contents_in_turn",
-        attend=lambda c: c.without_grad(lambda: c.kept((c.q.shape, round(float(c.v.double().sum()), 3)), lambda: c.y)),
+        "NS: contents_in_turn", attend=lambda c: c.no_grad(lambda: c.kept((c.q.shape, round(float(c.v.sum()), 3))))
     ),
     remembers_by_address=on(
-        "NS: contents_in_turn", forward=lambda c: c.without_grad(lambda: c.kept(id(c.q), lambda: (c.y, c.q))[0])
+        "NS: contents_in_turn", forward=lambda c: c.no_grad(lambda: c.kept(id(c.q), lambda: (c.y, c.q))[0])
     ),
     remembers_first_key=on(
         "CC: contents_in_turn",
-        attend=lambda c: c.without_grad(lambda: c.but(key=c.kept((c.k.shape, c.k[:, :, 0].tolist()), c.k.clone))),
+        attend=lambda c: c.no_grad(lambda: c.but(key=c.kept((c.k.shape, c.k[:, :, 0].tolist()), c.k.clone))),
     ),
-    mask_by_count=on(
+    mask_by_count=medium(
         "NS: contents_in_turn",
-        long=MEDIUM,
-        attend=lambda c: c.without_grad(
-            lambda: c.with_mask(lambda x: c.but(mask=c.kept((x.shape, int(x.sum())), x.clone)))
-        ),
+        attend=lambda c: c.no_grad(lambda: c.with_mask(lambda x: c.but(mask=c.kept((x.shape, int(x.sum())), x.clone)))),
     ),
     # the source is kept by identity and version of its tensor; a freed tensor's identity returns
     source_by_version=on(
@@ -226,12 +206,9 @@ DEFECTS = planted(
     last_output_never_written=on("NS: uninitialized_memory", attend=lambda c: but_last(c.y)),
     gradient_of_empty_memory=on("NC: uninitialized_memory", value=lambda c: half_gradient(c.v)),
     # an assignment to ``.data`` does not change it, and weights of ``functional_call`` may have that of the others
-    keyed_by_version=scaled(
-        "NC CC: new_weights", factor=lambda c: c.without_grad(lambda: c.kept(c.tau._version, lambda: c.y))
-    ),
+    keyed_by_version=scaled("NC CC: new_weights", factor=lambda c: c.no_grad(lambda: c.kept(c.tau._version))),
     keyed_by_address_and_version=scaled(
-        "NS: new_weights",
-        factor=lambda c: c.without_grad(lambda: c.kept((c.tau.data_ptr(), c.tau._version), lambda: c.y)),
+        "NS: new_weights", factor=lambda c: c.no_grad(lambda: c.kept((c.tau.data_ptr(), c.tau._version)))
     ),
     kept_until_training=scaled(
         "NS: new_weights",
@@ -266,10 +243,7 @@ DEFECTS = planted(
         value=lambda c: c.v * getattr(c.module, "table", 1.0),
     ),
     copy_forgets_mode=on(
-        "CC: copied_module",
-        factor=1.0,
-        __setstate__=lambda c: c.y or c.set(factor=1.01),
-        value=lambda c: c.v * c.factor,
+        "CC: copied_module", factor=1, __setstate__=lambda c: c.y or c.set(factor=1.01), value=lambda c: c.v * c.factor
     ),
     copy_shares_weight=on(
         "NS: copied_module",
@@ -290,7 +264,7 @@ DEFECTS = planted(
         step=lambda c: c.during("is_step"),
         compute=lambda c: reading_weight(c) if c.is_step else c.y,
     ),
-    reads_weight_without_gradient=on("NS: hooks_act", compute=lambda c: c.without_grad(lambda: reading_weight(c))),
+    reads_weight_without_gradient=on("NS: hooks_act", compute=lambda c: c.no_grad(lambda: reading_weight(c))),
     reads_weight_in_training=on("NC: hooks_act", compute=lambda c: reading_weight(c) if c.training else c.y),
     prompt_reads_weight=on("CS: hooks_act", prefill=prompt_reads_weight),
     source_reads_weight=gated(

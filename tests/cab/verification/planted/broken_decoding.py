@@ -6,18 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from attentions.gla import GatedLinearAttention
-from cab import Pattern
-from tests.cab.verification.planted.mutations import (
-    MEDIUM,
-    Method,
-    each,
-    future,
-    hide,
-    hide_padding,
-    on,
-    planted,
-    variant,
-)
+from tests.cab.verification.planted.mutations import Weighted, each, hide, medium, on, planted, variant
 from tests.cab.verification.planted.sound_learning import Gated
 
 
@@ -71,13 +60,11 @@ def keeps_padding(call):
 
 def sorts_rows(call):
     """Rows are sorted by a number in the state, which is their order until they are reordered."""
-    order = call.state["row"][:, 0].argsort(stable=True)
-    output, new = call.but(state=each(call.state, lambda x: x[order]))
+    output, new = call.with_state(lambda x: x[call.state["row"][:, 0].argsort(stable=True)])
     return output, new | {"row": call.state["row"]}
 
 
 def counts_on_module(call):
-    """The number of tokens is kept on the module, and its values decide."""
     position = call.count + torch.arange(call.n)
     call.set(count=call.count + call.n)
     return call.output * (1.0 + 0.01 * position[:, None])
@@ -119,23 +106,15 @@ def weights_of_first_prompt(call):
     return {"strength": (call.key @ call.memory.mT + call.strength.bias).sigmoid().mT}
 
 
-class PackedSoftmax(Method):
+class PackedSoftmax(Weighted):
     """Sound: all tokens are one sequence, in which pairs of tokens across a border are hidden."""
-
-    def attend(self, query, key, value, padding):
-        return self.weights(hide_padding(query @ key.mT * self.scale, padding.key)) @ value
-
-    def weights(self, logits):
-        if self.pattern is Pattern.CS:
-            logits = hide(logits, future(logits.shape[-1]))
-        return logits.softmax(-1)
 
     def forward_packed(self, query, key=None, value=None, *, query_cu_seqlens, key_cu_seqlens=None):
         key, value = (query, query) if key is None else (key, value)
         numbers = self.sequence_of(query_cu_seqlens)
         sources = numbers if key_cu_seqlens is None else self.sequence_of(key_cu_seqlens)
         query, key, value = self.project(query[None], key[None], value[None])
-        weights = self.weights(hide(query @ key.mT * self.scale, numbers[:, None] != sources))
+        weights = self.softmax(hide(query @ key.mT * self.scale, numbers[:, None] != sources))
         return self.out_proj(self.merge_heads(weights @ value))[0]
 
     def sequence_of(self, ends):
@@ -171,8 +150,8 @@ DEFECTS = planted(
     mask_dropped_by_dropout=on("CS: lookahead_gradient", forgets=lambda c: c.training and c.dropout > 0.0),
     no_mask_beyond_3000=on("CS: lookahead_long lookahead_length", long=3200, forgets=lambda c: c.n > 3000),
     border_leak_64=on("CS: lookahead_gradient lookahead_perturbation", attend=lambda c: leak(c, 64)),
-    border_leak_77=on("CS: lookahead_perturbation", long=MEDIUM, attend=lambda c: leak(c, 77)),
-    border_leak_191=on("CS: lookahead_gradient", long=MEDIUM, attend=lambda c: leak(c, 191)),
+    border_leak_77=medium("CS: lookahead_perturbation", attend=lambda c: leak(c, 77)),
+    border_leak_191=medium("CS: lookahead_gradient", attend=lambda c: leak(c, 191)),
     border_leak_1536=on("CS: lookahead_long", long=3200, attend=lambda c: leak(c, 1536)),
     mean_of_all_values_in_training=on(
         "CS: lookahead_in_training", attend=lambda c: c.y + 1e-3 * c.training * c.v.detach().mean(2, keepdim=True)
@@ -204,27 +183,21 @@ DEFECTS = planted(
         prefill=lambda c: c.state if c.n == 1 and not c.steps else c.new,
     ),
     lost_gate=gated("CS: decode_steps decode_after_prefill", decode=lambda c: c.but(gate=torch.ones_like(c.gate))),
-    cache_of_500=on(
-        "CS: decode_steps decode_after_prefill", long=MEDIUM, prefill=lambda c: each(c.new, lambda x: x[:, -500:])
-    ),
+    cache_of_500=medium("CS: decode_steps decode_after_prefill", prefill=lambda c: each(c.new, lambda x: x[:, -500:])),
     step_returns_half=on("CS: output_type", step=lambda c: c.output.bfloat16()),
     step_views_token=on("CS: strided_inputs", step=lambda c: c.but(query_t=c.query_t.view(-1).view_as(c.query_t))),
-    views_state=gated(
-        "CS: strided_inputs", decode=lambda c: c.but(state=each(c.state, lambda x: x.view(len(x), -1).view_as(x)))
-    ),
+    views_state=gated("CS: strided_inputs", decode=lambda c: c.with_state(lambda x: x.view(len(x), -1).view_as(x))),
     divided_step=gated("CS: zero_tokens", step=lambda c: c.output * (c.query_t.norm() / c.query_t.norm())),
     step_shares_scale=gated("CS: decode_bad_row", step=lambda c: c.output * (x := c.query_t.abs().max().clamp(1)) / x),
     step_reads_first_rows=gated(
-        "CS: decode_many_rows", decode=lambda c: c.but(state=each(c.state, lambda x: x[torch.arange(len(x)) % 32]))
+        "CS: decode_many_rows", decode=lambda c: c.with_state(lambda x: x[torch.arange(len(x)) % 32])
     ),
     many_rows=on("CC: decode_many_rows", prefill=lambda c: c.output.roll(int(len(c.q) >= 40 and c.n == 1), 0)),
     trains_stateless=gated("CS: decode_in_training", decode=lambda c: c.state if c.training else c.new),
     prompt_scaled_in_training=gated(
         "CS: decode_in_training", prefill=lambda c: c.output * (1.01 if c.training and c.n > 1 else 1.0)
     ),
-    source_in_training=gated(
-        "CC: decode_in_training", encode_source=lambda c: c.but(value=c.v * (0.9 if c.training else 1.0))
-    ),
+    source_in_training=gated("CC: decode_in_training", encode_source=lambda c: c.but(value=c.v * 0.9**c.training)),
     step_drops_always=gated("CS: decode_in_training", step=lambda c: F.dropout(c.output, 0.1, c.training)),
     steps_without_history=gated(
         "CS: decode_in_training", decode=lambda c: each(c.new, torch.detach) if c.training and c.n == 1 else c.new

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from attentions.gla import GatedLinearAttention
 from cab.claims import Claims, softmax_if
-from tests.cab.verification.planted.mutations import LONG, MEDIUM, by_hand, hide, hooked, on, planted
+from tests.cab.verification.planted.mutations import LONG, by_hand, hide, hooked, medium, on, parameter, planted
 
 autocast = functools.partial(torch.is_autocast_enabled, "cpu")
 
@@ -23,7 +23,6 @@ def centered(x):
 
 
 def trained(x, count):
-    """Return ``x``, of which the first ``count`` rows have a gradient."""
     return torch.cat([x[:count], x[count:].detach()])
 
 
@@ -32,8 +31,7 @@ def mask_of_first_rows(call):
     if call.mask is None or len(call.query) <= 512:
         return call.y
     rest = call.query[512:], call.key[512:], call.value[512:]
-    wrong = F.scaled_dot_product_attention(*rest, ~call.mask[: len(rest[0]), None, None])
-    return torch.cat([call.y[:512], wrong])
+    return torch.cat([call.y[:512], F.scaled_dot_product_attention(*rest, ~call.mask[: len(rest[0]), None, None])])
 
 
 def shares(x):
@@ -43,7 +41,7 @@ def shares(x):
 product = by_hand(torch.matmul, lambda g, weights, value: (g @ value.mT, weights.mT @ g))
 
 
-def positions(call):
+def places(call):
     """Return a function of positions in the dtype of the keys: above 256, bfloat16 has only even numbers."""
     return 1.0 + 0.5 * torch.cos(torch.arange(call.m, dtype=call.key.dtype)[:, None])
 
@@ -83,16 +81,14 @@ def in_memory(x):
     return x.as_strided(x.shape, (x.shape[1] * x.shape[2], x.shape[2], 1))
 
 
-def first_row(x):
+def first(x):
     return x[:1].contiguous().roll(1, 1).expand_as(x)
 
 
 DEFECTS = planted(
     padding_forgotten=on("NS NC: padded_right padded_left padded_inside", mask=lambda _: None),
-    padding_forgotten_beyond_300=on(
-        "NS: padded_left padded_right padded_in_training_inside",
-        long=MEDIUM,
-        mask=lambda c: None if c.m > 300 else c.mask,
+    padding_forgotten_beyond_300=medium(
+        "NS: padded_left padded_right padded_in_training_inside", mask=lambda c: None if c.m > 300 else c.mask
     ),
     # head by head where the flattened batch is row by row (Performer, LARA, Nystromformer)
     mask_tiled_by_head=on(
@@ -128,19 +124,15 @@ DEFECTS = planted(
     ),
     grows_with_padding_in_training=on(
         "NS: padded_in_training_right padded_in_training_left",
-        attend=lambda c: c.with_mask(
-            lambda x: c.y * (1.0 + 0.01 * c.training * x.float().mean(1)[:, None, None, None])
-        ),
+        attend=lambda c: c.with_mask(lambda x: c.y * (1 + 0.01 * c.training * x.float().mean(1)[:, None, None, None])),
     ),
     centered_over_batch=on("NS: rows_independent rows_gradient batch_size", value=lambda c: centered(c.v)),
     centered_over_257_rows=on("NC: many_rows", value=lambda c: centered(c.v) if len(c.q) >= 257 else c.v),
     mean_of_batch_in_training=on(
         "NS: rows_in_training", attend=lambda c: c.y + 0.01 * c.training * c.v.detach().mean((0, 2), keepdim=True)
     ),
-    rows_mixed_beyond_900=on(
-        "NS: batch_size rows_independent",
-        long=MEDIUM,
-        attend=lambda c: c.y + 0.01 * (c.n > 900) * c.y.mean(0, keepdim=True),
+    rows_mixed_beyond_900=medium(
+        "NS: batch_size rows_independent", attend=lambda c: c.y + 0.01 * (c.n > 900) * c.y.mean(0, keepdim=True)
     ),
     times_zero_over_batch=on("NS: bad_row", value=lambda c: c.v + 0.0 * c.v.sum(0)),
     shifted_by_largest_of_batch=on("NC: bad_row", weights=lambda c: shares((c.logits - c.logits.max().detach()).exp())),
@@ -153,7 +145,7 @@ DEFECTS = planted(
         "NS: many_rows",
         forward_packed=lambda c: torch.cat([c.y[:512], c.y[512:] * (0.99 if len(c.query_cu_seqlens) > 257 else 1.0)]),
     ),
-    mask_of_first_rows=on("NS: many_rows", long=MEDIUM, attend=mask_of_first_rows),
+    mask_of_first_rows=medium("NS: many_rows", attend=mask_of_first_rows),
     # only the largest weight counts; of equal ones the first key in rows of odd length, the last in others
     tie_broken_by_length=on(
         "CS: equal_scores",
@@ -179,9 +171,7 @@ DEFECTS = planted(
     divided_by_norm=on("NS: zero_tokens", key=lambda c: c.k / c.k.norm(dim=-1, keepdim=True)),
     root_of_square=on("NC: zero_tokens", value=lambda c: c.v.square().sum(-1, keepdim=True).sqrt() * c.v),
     logarithm_of_size=on("CC: zero_tokens", value=lambda c: c.v * c.v.abs().sum(-1, keepdim=True).log()),
-    divides_by_parameter=on(
-        "CS: zero_tokens", made=lambda _: {"tau": nn.Parameter(torch.zeros(()))}, query=lambda c: c.q / c.tau
-    ),
+    divides_by_parameter=on("CS: zero_tokens", made=lambda _: {"tau": parameter()}, query=lambda c: c.q / (c.tau - 1)),
     overflows_in_half=on("NS: autocast_output", attend=lambda c: 1e5 * c.y / 1e5),
     forgets_far_tokens_in_16_bits=on(
         "NS: autocast_output", weights=lambda c: c.y.masked_fill((torch.arange(c.m) > 300) & autocast(), 0.0)
@@ -204,9 +194,7 @@ DEFECTS = planted(
         "NS: float32_kept",
         attend=lambda c: torch.autocast("cpu")(F.scaled_dot_product_attention)(c.q, c.k, c.v).float(),
     ),
-    positions_in_dtype=on(
-        "NS: module_in_bfloat16", query=lambda c: c.q * positions(c)[: c.n], key=lambda c: c.k * positions(c)
-    ),
+    positions_in_dtype=on("NS: module_in_bfloat16", query=lambda c: c.q * places(c), key=lambda c: c.k * places(c)),
     coarse_position_counts=on("NS: module_in_bfloat16", attend=lambda c: c.with_mask(lambda x: c.y + miscounted(c, x))),
     coarse_mask_lost=on("NC: module_in_bfloat16", weights=lambda c: in_coarse_mask(c, lambda c: c.logits.softmax(-1))),
     nan_at_coarse_masks=on("NS: module_in_bfloat16", attend=lambda c: in_coarse_mask(c, lambda c: c.y * torch.nan)),
@@ -219,7 +207,7 @@ DEFECTS = planted(
     many_parameters=on("NS: parameter_budget", made=lambda m: {"hidden": nn.Linear(m.embed_dim, 8 * m.embed_dim)}),
     predecessor_unread=on("CS: context_map", weights=lambda c: without(c, lambda distance: distance == 1)),
     window_of_400=on("CS: context_map", weights=lambda c: without(c, lambda distance: distance > 400)),
-    window_of_1000=on("CS: context_map", long=MEDIUM, weights=lambda c: without(c, lambda distance: distance > 1000)),
+    window_of_1000=medium("CS: context_map", weights=lambda c: without(c, lambda distance: distance > 1000)),
     forgets=on("CS: context_map", Forgets),
     only_256_keys=on(
         "NC: source_map",
@@ -240,23 +228,15 @@ DEFECTS = planted(
     views_mask=on(
         "NC: strided_inputs",
         forward=lambda c: c.but(
-            **{
-                name: x.view(-1).view_as(x)
-                for name, x in c.arguments.items()
-                if name.endswith("mask") and x is not None
-            }
+            **{name: x.view(-1).view_as(x) for name, x in c.arguments.items() if "mask" in name and x is not None}
         ),
     ),
     value_in_order_of_memory=on("NC: strided_inputs", forward=lambda c: c.but(value=in_memory(c.v))),
-    query_in_order_of_memory=on(
-        "NS: strided_inputs", compute=lambda c: c.y if torch.is_grad_enabled() else c.but(query=in_memory(c.q))
-    ),
+    query_in_order_of_memory=on("NS: strided_inputs", compute=lambda c: c.no_grad(lambda: c.but(query=in_memory(c.q)))),
     first_row_of_expanded=on(
         "CC: strided_inputs",
         forward=lambda c: (
-            c.y
-            if c.k is None or c.k.stride(0)
-            else c.but(key=first_row(c.k), value=first_row(c.v), key_padding_mask=None)
+            c.y if c.k is None or c.k.stride(0) else c.but(key=first(c.k), value=first(c.v), key_padding_mask=None)
         ),
     ),
 )

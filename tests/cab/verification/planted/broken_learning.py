@@ -10,16 +10,7 @@ from torch.nn import functional as F
 from cab import PaddingMasks
 from cab.training import ParamGroupOverride, is_recomputing
 from tests.cab.verification.planted import sound
-from tests.cab.verification.planted.mutations import (
-    MEDIUM,
-    Weighted,
-    by_hand,
-    hide_padding,
-    hooked,
-    nothing,
-    on,
-    planted,
-)
+from tests.cab.verification.planted.mutations import Weighted, by_hand, hooked, medium, nothing, on, parameter, planted
 from tests.cab.verification.planted.sound_learning import Clustered, Sharpened
 
 last, memory = deque(maxlen=1), deque(maxlen=1)
@@ -35,12 +26,10 @@ views_gradient = by_hand(torch.clone, lambda g, _: g.view(-1).view_as(g))
 
 
 def dropped(call, like):
-    """Return dropout of ones."""
     return F.dropout(torch.ones_like(like), call.dropout, call.training)
 
 
 def is_first(call):
-    """Return whether the call trains, and does not recompute."""
     return call.training and not is_recomputing()
 
 
@@ -100,11 +89,12 @@ def gathers_small_twice(call):
     return call.but(value=call.value + call.mean)
 
 
+leaf = functools.partial(torch.ones, requires_grad=True)
 sharpened, clustered = (functools.partial(on, base=base) for base in (Sharpened, Clustered))
 
 DEFECTS = planted(
     half_of_key_detached=on("NS: gradient_is_derivative", key=lambda c: 0.5 * (c.k + c.k.detach())),
-    detached_1000=on("NS: gradient_is_derivative", long=MEDIUM, weights=lambda c: c.y.detach() if c.n > 1000 else c.y),
+    detached_1000=medium("NS: gradient_is_derivative", weights=lambda c: c.y.detach() if c.n > 1000 else c.y),
     detached_in_training=on(
         "NS: gradient_is_derivative fast_is_reference",
         value=lambda c: 0.9 * c.v + 0.1 * c.v.detach() if c.training else c.v,
@@ -143,9 +133,7 @@ DEFECTS = planted(
     ),
     unused_parameter=on("NS: parameters_learn", made=lambda m: {"tau": nn.Parameter(torch.ones(m.num_heads))}),
     rounded_parameter=on(
-        "CC: parameters_learn",
-        made=lambda m: {"tau": nn.Parameter(torch.ones(m.num_heads, 1, 1))},
-        query=lambda c: c.q * c.tau.round(),
+        "CC: parameters_learn", made=lambda _: {"tau": parameter()}, query=lambda c: c.q * c.tau.round()
     ),
     # both maps of a low-rank addition start at zero, so neither ever gets a gradient
     two_zero_maps=on(
@@ -153,18 +141,10 @@ DEFECTS = planted(
         made=lambda m: {"maps": nn.ParameterList([torch.zeros(m.embed_dim, 4), torch.zeros(4, m.embed_dim)])},
         compute=lambda c: c.but(value=c.v + c.v @ c.maps[0] @ c.maps[1]),
     ),
-    hidden_tensor=on(
-        "NS: graph_leaves", made=lambda _: {"tau": torch.ones((), requires_grad=True)}, query=lambda c: c.q * c.tau
-    ),
-    list_of_tensors=on(
-        "CS: graph_leaves",
-        made=lambda m: {"scales": [torch.ones(m.head_dim, requires_grad=True)]},
-        value=lambda c: c.v * c.scales[0],
-    ),
+    hidden_tensor=on("NS: graph_leaves", made=lambda _: {"tau": leaf(())}, query=lambda c: c.q * c.tau),
+    list_of_tensors=on("CS: graph_leaves", made=lambda m: {"tau": [leaf(m.head_dim)]}, value=lambda c: c.v * c.tau[0]),
     buffer_with_gradient=on(
-        "NC: graph_leaves",
-        made=lambda m: m.register_buffer("scale_of_value", torch.ones(m.head_dim).requires_grad_()),
-        value=lambda c: c.v * c.scale_of_value,
+        "NC: graph_leaves", made=lambda m: m.register_buffer("tau", leaf(m.head_dim)), value=lambda c: c.v * c.tau
     ),
     leaf_in_forward=on("NS: graph_leaves", value=lambda c: c.v + torch.zeros(1, requires_grad=True)),
     # a list of modules that is no ``ModuleList``
@@ -183,7 +163,7 @@ DEFECTS = planted(
         "NC: param_group_overrides", param_group_overrides=lambda _: {"tau": ParamGroupOverride(weight_decay=-0.1)}
     ),
     loss_of_weights_without_mask=sharpened(
-        "CS: loss_lookahead", target_loss=lambda c: c.entropy(hide_padding(c.logits, c.mask).softmax(-1))
+        "CS: loss_lookahead", target_loss=lambda c: c.entropy(c.padded_logits.softmax(-1))
     ),
     # no gradient shows it
     loss_contains_detached_loss_of_next=sharpened(

@@ -12,8 +12,7 @@ from cab import Attention, Pattern
 from cab.verification import run_checks, select_checks
 from cab.verification.subject import LONG, Subject
 
-MEDIUM = 1700
-"""Long for a check, at a sixth of the work of the usual length."""
+MEDIUM = 1700  # long for a check, at a sixth of the work of the usual length
 
 NEVER = float("-inf")
 
@@ -48,8 +47,11 @@ class Weighted(Method):
 
     def weights(self, query, key, padding):
         logits = hide_padding(query @ key.mT * self.scale, padding.key)
-        if self.pattern is Pattern.CS and not self.forgets(query):
-            logits = logits.masked_fill(future(query.shape[2]), NEVER)
+        return logits.softmax(-1) if self.forgets(query) else self.softmax(logits)
+
+    def softmax(self, logits):
+        if self.pattern is Pattern.CS:
+            logits = logits.masked_fill(future(logits.shape[-1]), NEVER)
         return logits.softmax(-1)
 
     def forgets(self, query):  # noqa: ARG002
@@ -60,10 +62,7 @@ class Weighted(Method):
         return self.weights(query, key, padding) @ value
 
     def reference(self, query, key, value):
-        logits = query @ key.mT * self.scale
-        if self.pattern is Pattern.CS:
-            logits = logits.masked_fill(future(query.shape[1]), NEVER)
-        return logits.softmax(-1) @ value
+        return self.softmax(query @ key.mT * self.scale) @ value
 
 
 SHORT = {"q": "query", "k": "key", "v": "value"}
@@ -86,7 +85,6 @@ class Call:
         return self.method(self.module, **self.arguments | changed)
 
     def set(self, **attributes):
-        """Set attributes of the module."""
         for name, x in attributes.items():
             setattr(self.module, name, x)
         return self
@@ -95,10 +93,10 @@ class Call:
     def y(self):
         return self.but()
 
-    def kept(self, name, compute):
-        """Return what ``compute`` gave when the module was last called with the same ``name``."""
+    def kept(self, name, compute=None):
+        """Return what ``compute`` or the method gave when the module was last called with the same ``name``."""
         if self.module.memory is None or self.module.memory[0] != name:
-            self.set(memory=(name, compute()))
+            self.set(memory=(name, compute() if compute else self.y))
         return self.module.memory[1]
 
     def during(self, flag):
@@ -111,7 +109,11 @@ class Call:
         """Return the result, or what is ``wrong`` of the mask where there is one."""
         return self.y if self.mask is None else wrong(self.mask)
 
-    def without_grad(self, wrong):
+    def with_state(self, change):
+        """Return the result for a state of changed tensors."""
+        return self.but(state=each(self.state, change))
+
+    def no_grad(self, wrong):
         """Return the result, or what is ``wrong`` where no gradient is computed."""
         return self.y if torch.is_grad_enabled() else wrong()
 
@@ -140,6 +142,10 @@ class Call:
     @property
     def logits(self):
         return self.query @ self.key.mT * self.scale
+
+    @property
+    def padded_logits(self):
+        return hide_padding(self.logits, self.mask)
 
 
 def replaced(method, change):
@@ -188,6 +194,9 @@ def on(caught: str, base: type = Weighted, *, long: int = 0, **members: Any) -> 
     return caught, variant(base, **members), long
 
 
+medium = functools.partial(on, long=MEDIUM)  # a defect beyond the lengths of the quick suite
+
+
 def planted(**defects: tuple[str, type, int]) -> list[Any]:
     """Return cases of a test: class, pattern, failing checks, and the length for the defect or 0 in the quick suite."""
     cases = []
@@ -203,16 +212,14 @@ def planted(**defects: tuple[str, type, int]) -> list[Any]:
 
 
 def nothing(*_done):
-    """Return nothing."""
+    pass
 
 
 def each(tensors, change):
-    """Return a dict of changed tensors."""
     return {name: change(x) for name, x in tensors.items()}
 
 
 def hooked(x, hook):
-    """Return ``x``, whose gradient passes through ``hook``."""
     if x.requires_grad:
         x.register_hook(hook)
     return x
@@ -242,7 +249,6 @@ def failures(cls, pattern, checks=None, *, quick=True, complexity="n^2", long=LO
     """Return the details of the checks that failed, without any measurement of time."""
     pattern = Pattern.parse(pattern)
     subject = Subject(cls.__name__, cls, pattern, complexity=complexity, long=(long,))
-    chosen = [check for check in select_checks(checks, quick=quick) if not check.is_timed]
-    results = list(run_checks(subject, chosen))
+    results = list(run_checks(subject, [check for check in select_checks(checks, quick=quick) if not check.is_timed]))
     assert results
     return {result.check: result.detail for result in results if not result.passed}

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from cab.attention import SINGLE_LAYER
 from cab.training import ParamGroupOverride
-from tests.cab.verification.planted.mutations import NEVER, Method, Weighted, future, hide_padding
+from tests.cab.verification.planted.mutations import Method, Weighted, future, hide_padding
 
 
 class Gated(Method):
@@ -114,16 +114,12 @@ class Clustered(Weighted):
         parts, total = self.collected(key, padding)
         self.accumulate_statistics(total=total, count=parts.sum((0, 2)))
         logits = query @ key.mT * self.scale + self.membership(query) @ self.membership(key).mT
-        logits = hide_padding(logits, padding.key)
-        if str(self.pattern) == "CS":
-            logits = logits.masked_fill(future(query.shape[2]), NEVER)
-        return logits.softmax(-1) @ value
+        return self.softmax(hide_padding(logits, padding.key)) @ value
 
     reference = None
 
     def update_buffers(self, *, total, count):
-        mean = total / count.clamp_min(1e-6).unsqueeze(-1)
-        self.centroids.lerp_(mean, 0.1)
+        self.centroids.lerp_(total / count.clamp_min(1e-6).unsqueeze(-1), 0.1)
 
 
 class Deep(Weighted):
@@ -131,8 +127,6 @@ class Deep(Weighted):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.layer_position = layer_position
 
-    def attend(self, query, key, value, padding):
-        return super().attend(query / (1 + self.layer_position.index), key, value, padding)
-
-    def reference(self, query, key, value):
-        return super().reference(query / (1 + self.layer_position.index), key, value)
+    @property
+    def scale(self):
+        return super().scale / (1 + self.layer_position.index)
