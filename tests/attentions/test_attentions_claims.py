@@ -1,5 +1,6 @@
 """Claims about single attentions: windows, lengths, convolutions, centers, landmarks, hashes, sums that grow."""
 
+import functools
 from typing import Any
 
 import pytest
@@ -27,14 +28,10 @@ from tests.helpers.attentions import agreement
     ],
 )
 def test_window(pattern, options, first, last):
-    """By gradient: exactly the keys from ``first`` to ``last`` count, as far as there are any."""
+    """Exactly the keys from ``first`` to ``last`` count, as far as there are any."""
     module = agreement.make("local", pattern, **options)
-    x = torch.randn(1, 71, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
-    output = module(x)
     for i in (0, 1, 37, 63, 64, 69, 70):
-        (gradient,) = torch.autograd.grad(output[0, i].sum(), x, retain_graph=True)
-        seen = gradient[0].any(dim=-1).nonzero().flatten().tolist()
-        assert seen == list(range(max(0, i + first), min(70, i + last) + 1))
+        assert agreement.seen(module, i, 71) == list(range(max(0, i + first), min(70, i + last) + 1))
 
 
 @pytest.mark.parametrize("options", [{"window_size": 6, "chunk_size": 4}, {"window_size": 3}])
@@ -62,13 +59,11 @@ def test_a_step_beyond_the_length_is_refused_and_holes_in_the_cache_do_not_count
 @pytest.mark.parametrize(("length", "taps"), [(1, 3), (5, 35), (BLOCK, 5), (BLOCK + 1, 1), (3 * BLOCK + 7, 35)])
 def test_equals_conv2d(length, taps):
     torch.manual_seed(length * 100 + taps)
-    x = torch.randn(2, length, 3, 4, dtype=torch.float64).transpose(1, 2).requires_grad_()
-    weight = torch.randn(3, 1, taps, 1, dtype=torch.float64, requires_grad=True)
-    results = []
-    for y in (depthwise_conv(x, weight), F.conv2d(x, weight, padding=(taps // 2, 0), groups=3)):
-        results.append([y, *torch.autograd.grad(y.sin().sum(), [x, weight])])
-    torch.testing.assert_close(*results)
-    exact = F.conv2d(x.float(), weight.float(), padding=(taps // 2, 0), groups=3)
+    x = torch.randn(2, length, 3, 4, dtype=torch.float64).transpose(1, 2)
+    weight = torch.randn(3, 1, taps, 1, dtype=torch.float64)
+    conv2d = functools.partial(F.conv2d, padding=(taps // 2, 0), groups=3)
+    torch.testing.assert_close(*(agreement.with_gradients(form, (x, weight)) for form in (depthwise_conv, conv2d)))
+    exact = conv2d(x.float(), weight.float())
     half = depthwise_conv(x.bfloat16(), weight)
     assert half.dtype is torch.bfloat16
     torch.testing.assert_close(half.float(), exact, atol=0.2, rtol=0.05)
@@ -117,11 +112,7 @@ def test_landmarks_are_tokens_where_their_places_are_rounded():
 
 @pytest.mark.parametrize(
     ("name", "pattern", "options"),
-    [
-        ("abc", "CS", {}),
-        ("efficient", "CS", {}),
-        *(("scatterbrain", pattern, {"window": 2}) for pattern in ("NS", "CS")),
-    ],
+    [("abc", "CS", {}), ("efficient", "CS", {}), *(("scatterbrain", p, {"window": 2}) for p in ("NS", "CS"))],
 )
 def test_weights_that_grow_beyond_every_float(name, pattern, options):
     """Logits that rise by hundreds along the sequence: no output and no gradient is NaN."""
@@ -135,8 +126,7 @@ def test_weights_that_grow_beyond_every_float(name, pattern, options):
 @pytest.mark.parametrize("name", ["yoso", "yoso_e"])
 @pytest.mark.parametrize(("count", "tau"), [(1, 1), (2, 1), (3, 2), (512, 9), (513, 10), (1024, 10), (4000, 12)])
 def test_hashes_are_as_long_as_in_the_released_configurations(name, count, tau):
-    module = agreement.make(name, "NS")
-    assert module.length_of_hash(torch.tensor([count])).tolist() == [tau]
+    assert agreement.make(name, "NS").length_of_hash(torch.tensor([count])).tolist() == [tau]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.9])

@@ -9,13 +9,12 @@ import pytest
 
 from cab.verification import run_checks, select_checks, subject_of
 from cab.verification.check import Check
-from tests.helpers.attentions.trust import SEED, split
+from tests.helpers.attentions.trust import SEED, pairs_to_run
 
 QUICK, WHOLE = select_checks(quick=True), [check for check in select_checks() if not check.is_timed]
 
 
 def failures(name: str, pattern: str, checks: list[Check]) -> list[str]:
-    """What each check that failed says, of at least one that ran."""
     results = list(run_checks(subject_of(name, pattern, options={}), checks))
     assert results
     return [f"{result.check}: {result.detail}" for result in results if not result.passed]
@@ -25,7 +24,7 @@ def cases(*, quick: bool) -> list[object]:
     """The pairs that run; of one that is drawn again, at night, the id says with which seed."""
     again = {"new": "", "drawn": f"-CAB_CONFORMANCE_SEED={SEED}"}
     marks = {"new": (), "drawn": pytest.mark.nightly}
-    runs = split(quick=quick).runs.items()
+    runs = pairs_to_run(quick=quick).items()
     return [pytest.param(*pair, id="-".join(pair) + again[reason], marks=marks[reason]) for pair, reason in runs]
 
 

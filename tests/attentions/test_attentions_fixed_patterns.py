@@ -1,28 +1,19 @@
 """Attentions in which positions alone decide which keys a token sees, and those with memories of segments."""
 
-from typing import Any
-
 import pytest
 import torch
 
 from attentions.adaptive_span import SPAN_LOSS
 from cab.training import after_optimizer_step
 from tests.helpers.attentions import agreement
-
-
-def seen(module: Any, i: int, length: int) -> list[int]:
-    """By gradient: the tokens on which output ``i`` depends."""
-    x = torch.randn(1, length, agreement.WIDTH, dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(module(x)[0, i].sum(), x)
-    return gradient[0].any(dim=-1).nonzero().flatten().tolist()
+from tests.helpers.attentions.agreement import seen
 
 
 def test_distances_of_logsparse():
     """Powers of two; counted from the first of the local tokens; anew at every restart."""
     assert seen(agreement.make("logsparse", "CS"), 40, 50) == [40 - d for d in (32, 16, 8, 4, 2, 1, 0)]
     assert seen(agreement.make("logsparse", "NS"), 5, 12) == [1, 3, 4, 5, 6, 7, 9]
-    local = agreement.make("logsparse", "CS", local=3)
-    assert seen(local, 40, 50) == [40 - d for d in (34, 18, 10, 6, 4, 3, 2, 1, 0)]
+    assert seen(agreement.make("logsparse", "CS", local=3), 40, 50) == [40 - d for d in (34, 18, 10, 6, 4, 3, 2, 1, 0)]
     again = agreement.make("logsparse", "CS", local=3, restart=8)
     assert seen(again, 20, 50) == [20 - d for d in (20, 19, 18, 17, 16, 14, 12, 11, 10, 9, 8, 6, 4, 3, 2, 1, 0)]
 
@@ -51,12 +42,10 @@ def test_random_blocks_of_bigbird():
     """A head's own, outside of the fixed blocks, the same in evaluation."""
     module = agreement.make("bigbird", "NS", block_size=2, num_random=3)
     drawn = module.random_blocks(20)
-    fixed = module.fixed_blocks(20).expand(3, -1, -1)
-    assert not fixed.gather(2, drawn.clamp(min=0))[drawn >= 0].any()
+    assert not module.fixed_blocks(20).expand(3, -1, -1).gather(2, drawn.clamp(min=0))[drawn >= 0].any()
     assert (drawn[:, 3].sort(dim=-1).values.diff(dim=-1) > 0).all()
     assert not torch.equal(drawn[0], drawn[1])
-    other = agreement.make("bigbird", "NS", block_size=2, num_random=3)
-    assert not torch.equal(other.random_blocks(20), drawn)
+    assert not torch.equal(agreement.make("bigbird", "NS", block_size=2, num_random=3).random_blocks(20), drawn)
     assert torch.equal(module.eval().random_blocks(20), drawn)
 
 

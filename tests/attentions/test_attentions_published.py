@@ -61,9 +61,8 @@ def test_released_decays_of_lightning(heads):
 def test_hgrn2_forgets_less_in_later_layers():
     key = torch.full((1, 3, 1, 8), -50.0)
     for index, count in ((0, 4), (1, 4), (3, 4)):
-        module = build_attention(
-            "hgrn2", pattern="CS", embed_dim=24, num_heads=3, layer_position=LayerPosition(index, count)
-        )
+        position = LayerPosition(index, count)
+        module = build_attention("hgrn2", pattern="CS", embed_dim=24, num_heads=3, layer_position=position)
         terms = module.terms(key, key, key, {}, torch.zeros(1, 1))
         torch.testing.assert_close(terms.log_decay.exp(), torch.full_like(key, index / count), atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(terms.key, 1 - terms.log_decay.exp())
@@ -77,8 +76,7 @@ def test_ranks_of_rwkv7_follow_the_width():
 
 
 def test_state_spaces_of_s4_are_trained_without_weight_decay():
-    rules = make("s4", "CS").param_group_overrides()
-    without = {name for name, rule in rules.items() if rule.weight_decay == 0.0}
+    without = {name for name, rule in make("s4", "CS").param_group_overrides().items() if rule.weight_decay == 0.0}
     assert without == {"log_decay", "frequency", "low_rank", "input", "log_dt"}
 
 

@@ -5,7 +5,6 @@ They can only change with the code of the attention, so those of code that has p
 
 import csv
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -14,14 +13,12 @@ from torch import Tensor
 from cab import build_attention
 from cab.registry.registries import ATTENTIONS
 from tests.helpers.attentions import on_fake_cuda
+from tests.helpers.attentions.interpreter import needs_fla, needs_triton
 from tests.helpers.attentions.trust import slow_unless_new
 from tests.helpers.command import ROOT
 from tests.helpers.fake_cuda import fake_cuda, to_fake_cuda
 
-needs_backends = pytest.mark.skipif(
-    find_spec("triton") is None or find_spec("fla") is None, reason="backends that make setup installs on Linux"
-)
-NAMES = [pytest.param(entry.name, marks=[needs_backends, *slow_unless_new(entry.name)]) for entry in ATTENTIONS]
+NAMES = [pytest.param(e.name, marks=[needs_triton, needs_fla, *slow_unless_new(e.name)]) for e in ATTENTIONS]
 
 SPAN = "the longest span, which is learned, is the width of its window"
 READS: dict[tuple[str, str], str] = {
@@ -97,9 +94,7 @@ ROWS = {row["attention"]: row for row in csv.DictReader(TABLE.read_text().splitl
 layer of equal sizes in bfloat16.
 """
 
-ABOVE = {
-    "mamba3": "queries and keys of every head, and states of blocks, which the other layer has inside of its kernel",
-}
+ABOVE = {"mamba3": "queries and keys of every head, and states of blocks, which the other layer has in its kernel"}
 """Layers above the limit, and why."""
 
 

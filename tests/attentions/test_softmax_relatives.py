@@ -38,8 +38,7 @@ def test_slopes_and_rotations_are_the_published():
     x = torch.tensor([1.0, 0.0, 0.0, 2.0], dtype=torch.float64).view(1, 1, 1, 4)
     turned = rotate(x, torch.tensor([[3]]), by_halves=True).flatten().tolist()
     angle, slow = 3.0, 0.03
-    expected = [math.cos(angle), -2 * math.sin(slow), math.sin(angle), 2 * math.cos(slow)]
-    assert turned == pytest.approx(expected)
+    assert turned == pytest.approx([math.cos(angle), -2 * math.sin(slow), math.sin(angle), 2 * math.cos(slow)])
 
 
 def test_what_was_forgotten_over_thousands_of_tokens_does_not_round_the_near_ones():
@@ -58,10 +57,7 @@ def test_heads_of_nsa_share_keys_as_published(heads, groups):
     assert module.k_proj.out_features == 3 * groups
 
 
-@pytest.mark.parametrize(
-    ("width", "heads", "rank", "rotary"),
-    [(32, 4, 8, 4), (512, 8, 128, 32), (768, 12, 192, 32)],
-)
+@pytest.mark.parametrize(("width", "heads", "rank", "rotary"), [(32, 4, 8, 4), (512, 8, 128, 32), (768, 12, 192, 32)])
 def test_latent_state_has_one_short_vector_per_token(width, heads, rank, rotary):
     """Four head widths, at most a quarter of the width."""
     module = build_attention("mla", pattern="CS", embed_dim=width, num_heads=heads)

@@ -17,14 +17,14 @@ from cab.efficiency.operations import count_operations
 from cab.verification.on_demand.kernels import LENGTHS, agreements
 from cab.verification.suite import subject_of
 from tests.attentions.kernels.interpreted_errors import SUBJECTS
+from tests.helpers.attentions.agreement import with_gradients
 from tests.helpers.attentions.interpreter import interpret_fla, run_on_a_cpu
 
 HEADS, KEYS, VALUES = 2, 18, 20
 LIMITS = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Errors relative to the norm, by the type of queries, keys and values."""
 NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
-SHORT = ("deltanet", "mla")
-"""Attentions that take less than ten seconds each."""
+SHORT = ("deltanet", "mla")  # attentions that take less than ten seconds each
 
 
 @pytest.fixture(autouse=True)
@@ -65,10 +65,7 @@ def draw(kind: str, length: int) -> dict[str, Tensor | None]:
 
 def results(form: Callable[..., tuple[Tensor, Tensor]], given: dict[str, Tensor | None]) -> list[Tensor]:
     """Outputs, the state, and the gradients of every argument."""
-    leaves = {name: None if x is None else x.clone().requires_grad_() for name, x in given.items()}
-    output, state = form(**leaves)
-    loss = output.double().cos().sum() + state.double().sin().sum()
-    return [output, state, *torch.autograd.grad(loss, [x for x in leaves.values() if x is not None])]
+    return with_gradients(lambda *x: form(**dict(zip(given, x, strict=True))), given.values())
 
 
 @pytest.mark.slow
@@ -90,13 +87,7 @@ def results(form: Callable[..., tuple[Tensor, Tensor]], given: dict[str, Tensor 
     ids=lambda x: getattr(x, "name", str(x)),
 )
 @pytest.mark.filterwarnings("ignore:ChunkDeltaRuleFunction does not support float32")
-def test_an_operation(
-    operation,
-    kind,
-    length,
-    factors,
-    monkeypatch,
-):
+def test_an_operation(operation, kind, length, factors, monkeypatch):
     """A length that is no whole number of blocks, widths that are no powers of two."""
     monkeypatch.setattr(fla_kernels, "FACTORS", factors)
     given = draw(kind, length)

@@ -23,8 +23,7 @@ CAUSAL = (
     "deltanet", "ssd", "retention", "gla", "gated_deltanet", "kda", "comba", "gated_deltanet_2", "rwkv7",
     "deltaproduct", "forgetting", "abc",
 )  # fmt: skip
-SUBJECTS = dict.fromkeys(CAUSAL, "CS") | {"mla": "NS"}
-"""Attentions that call every operation with such a kernel."""
+SUBJECTS = dict.fromkeys(CAUSAL, "CS") | {"mla": "NS"}  # attentions that call every operation with such a kernel
 
 
 def main() -> None:

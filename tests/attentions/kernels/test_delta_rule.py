@@ -1,10 +1,13 @@
 """The generalized delta rule in blocks is the recurrence, in float32 too, whatever it forgets."""
 
+import functools
+
 import pytest
 import torch
 from torch import Tensor
 
 from attentions.kernels.delta_rule import generalized_delta_rule
+from tests.helpers.attentions.agreement import with_gradients
 from tests.helpers.attentions.trust import slow_unless_new
 
 pytestmark = slow_unless_new("rwkv7")
@@ -18,9 +21,7 @@ def token_by_token(*inputs: Tensor) -> tuple[Tensor, Tensor]:
     outputs = []
     for q, k, v, r, e, g in zip(*(x.unbind(2) for x in tokens), strict=True):
         found = torch.einsum("bhk,bhkv->bhv", r, state)
-        state = (
-            g.exp().unsqueeze(-1) * state - e.unsqueeze(-1) * found.unsqueeze(-2) + k.unsqueeze(-1) * v.unsqueeze(-2)
-        )
+        state = g.exp()[..., None] * state - e[..., None] * found[..., None, :] + k[..., None] * v[..., None, :]
         outputs.append(torch.einsum("bhk,bhkv->bhv", q, state))
     return torch.stack(outputs, dim=2), state
 
@@ -36,15 +37,11 @@ def drawn_inputs(length: int, log_decay: Tensor, removal_decays: bool) -> list[T
 
 def assert_is_the_recurrence(inputs: list[Tensor], dtype: torch.dtype, limit: float, span: int) -> None:
     """Outputs, last states and all gradients, relative to their norms, or for g to that of the terms that cancel."""
-    results = []
-    for form, kind in ((token_by_token, torch.float64), (generalized_delta_rule, dtype)):
-        leaves = [x.detach().to(kind).requires_grad_() for x in inputs]
-        output, state = form(*leaves) if form is token_by_token else generalized_delta_rule(*leaves, span=span)
-        total = (output * output.detach().cos()).sum() + state.square().sum()
-        results.append([output, state, *torch.autograd.grad(total, leaves)])
-    scales = [x.norm() for x in results[0]]
-    scales[-2] = torch.maximum(scales[-2], (inputs[0] * results[0][2]).norm())  # dg sums q dq - k dk
-    for got, wanted, scale in zip(results[1], results[0], scales, strict=True):
+    exact = with_gradients(token_by_token, inputs)
+    found = with_gradients(functools.partial(generalized_delta_rule, span=span), [x.to(dtype) for x in inputs])
+    scales = [x.norm() for x in exact]
+    scales[-2] = torch.maximum(scales[-2], (inputs[0] * exact[2]).norm())  # dg sums q dq - k dk
+    for got, wanted, scale in zip(found, exact, scales, strict=True):
         assert (got - wanted).norm() <= limit * scale + 1e-30
 
 
@@ -56,8 +53,7 @@ CASES = [(torch.float64, 1e-12), (torch.float32, 3e-6)]
 @pytest.mark.parametrize("lowest", [-1.0, -5.0, -16.0, -100.0])
 @pytest.mark.parametrize("length", [1, 2, 7, 37, 101])
 def test_any_decay(length, lowest, removal_decays, dtype, limit):
-    log_decay = lowest * torch.rand(ROWS, HEADS, length, KEYS, dtype=torch.float64)
-    inputs = drawn_inputs(length, log_decay, removal_decays)
+    inputs = drawn_inputs(length, lowest * torch.rand(ROWS, HEADS, length, KEYS, dtype=torch.float64), removal_decays)
     assert_is_the_recurrence(inputs, dtype, limit, span=8)
     if lowest == -1.0:
         assert_is_the_recurrence(inputs, dtype, limit, span=16)

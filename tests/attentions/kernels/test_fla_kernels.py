@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,14 @@ from cab.registry.registries import ATTENTIONS
 from tests.attentions.kernels import interpreted_errors
 from tests.helpers.attentions import on_fake_cuda
 from tests.helpers.attentions.agreement import with_output
-from tests.helpers.attentions.interpreter import needs_triton
+from tests.helpers.attentions.interpreter import needs_fla, needs_triton
 from tests.helpers.attentions.trust import slow_unless_new
 
 INTERPRETED = Path(__file__).with_name("fla_interpreted.py")
 
 
 @needs_triton
-@pytest.mark.skipif(find_spec("fla") is None, reason="flash-linear-attention, which make setup installs on Linux")
+@needs_fla
 @pytest.mark.parametrize(
     "tier",
     [
@@ -52,22 +51,13 @@ def test_they_compute_what_ours_do(tier):
 
 def test_errors_of_every_operation_are_in_the_table_to_fill():
     """Each is called by an attention of interpreted_errors.py."""
-    rows = on_fake_cuda.stored()
-    every, covered = (
-        {
-            part
-            for row in rows
-            for part in row["backends"].split("; ")
-            if part.endswith(" fla") and row["attention"] in names
-        }
-        for names in ({row["attention"] for row in rows}, interpreted_errors.SUBJECTS)
-    )
-    assert every == covered
+    calls = {(row["attention"], part) for row in on_fake_cuda.stored() for part in row["backends"].split("; ")}
+    by_fla = {(name, part) for name, part in calls if part.endswith(" fla")}
+    assert {part for _, part in by_fla} == {part for name, part in by_fla if name in interpreted_errors.SUBJECTS}
 
 
 def run_in_place_of_fla(run: Callable[..., Any], backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = {"device": "cpu", "run": run, "is_installed": True, "is_deterministic": True}
-    for field, value in here.items():
+    for field, value in {"device": "cpu", "run": run, "is_installed": True, "is_deterministic": True}.items():
         monkeypatch.setattr(backend, field, value)
 
 
@@ -125,7 +115,7 @@ def test_gpus_whose_gradients_are_wrong(triton, capability, is_wrong, monkeypatc
     assert has_wrong_gradients.__wrapped__(torch.device("cuda")) is is_wrong
 
 
-@pytest.mark.skipif(find_spec("fla") is None, reason="flash-linear-attention, which make setup installs on Linux")
+@needs_fla
 def test_wrong_gradients_are_not_computed(monkeypatch):
     """Those of decays per head; fla computes the other layers, and all forward passes."""
     monkeypatch.setattr(fla_kernels, "has_wrong_gradients", lambda _: True)

@@ -3,36 +3,15 @@
 import pytest
 import torch
 
-from attentions.kernels import chunks
-from attentions.kernels.linear_attention import (
-    KERNELS,
-    FeatureMap,
-    Reweighted,
-    Taylor,
-    Trigonometric,
-    mean_of_queries,
-    safe_denominator,
-    sum_of_keys,
-)
+from attentions.kernels import chunks, linear_attention as linear
 from tests.helpers.attentions.agreement import make
 
-MAPS: list[tuple[FeatureMap, bool]] = [
-    *((kernel, False) for kernel in KERNELS.values()),
-    *((Reweighted(kernel), True) for kernel in KERNELS.values()),
-    (Trigonometric(), False),
-    (Taylor(), False),
+MAPS: list[tuple[linear.FeatureMap, bool]] = [
+    *((kernel, False) for kernel in linear.KERNELS.values()),
+    *((linear.Reweighted(kernel), True) for kernel in linear.KERNELS.values()),
+    (linear.Trigonometric(), False),
+    (linear.Taylor(), False),
 ]
-
-
-@pytest.mark.parametrize(("kind", "has_factors"), MAPS)
-def test_features_have_the_slopes_of_their_definition(kind, has_factors):
-    x = torch.randn(1, 1, 6, 4, dtype=torch.float64, requires_grad=True)
-    angle = torch.rand(1, 1, 6, 1, dtype=torch.float64)
-    factors = torch.stack([angle.cos(), angle.sin()], dim=-2) if has_factors else None
-    features = kind.forward(x, factors)
-    grad = torch.randn_like(features)
-    (expected,) = torch.autograd.grad(features, x, grad)
-    torch.testing.assert_close(kind.backward(features.detach(), factors, grad), expected)
 
 
 @pytest.mark.parametrize("at_once", [1, 300, 2**20], ids=["row by row", "two rows", "whole"])
@@ -46,11 +25,11 @@ def test_means_in_pieces_are_those_of_all_tokens(kind, has_factors, at_once, mon
     angle = torch.rand(1 if at_once == 1 else 3, 1, 150, 1, dtype=torch.float64)
     factors = torch.stack([angle.cos(), angle.sin()], dim=-2) if has_factors else None
 
-    sums, mass = sum_of_keys(kind, key, value, factors, padding)
-    found = mean_of_queries(kind, query, factors, sums, mass, 1e-6)
+    sums, mass = linear.sum_of_keys(kind, key, value, factors, padding)
+    found = linear.mean_of_queries(kind, query, factors, sums, mass, 1e-6)
     keys = kind.forward(key, factors).masked_fill(padding[:, None, :, None], 0.0)
     weights = kind.forward(query, factors) @ keys.mT
-    expected = weights / safe_denominator(weights.sum(dim=-1, keepdim=True), 1e-6) @ value
+    expected = weights / linear.safe_denominator(weights.sum(dim=-1, keepdim=True), 1e-6) @ value
     scale = expected.abs().amax()  # weights of both signs have sums near zero
     torch.testing.assert_close(found / scale, expected / scale)
     grad = torch.randn_like(found)
@@ -58,25 +37,25 @@ def test_means_in_pieces_are_those_of_all_tokens(kind, has_factors, at_once, mon
         torch.testing.assert_close(x / y.abs().amax(), y / y.abs().amax())
 
 
-@pytest.mark.parametrize("kind", [KERNELS["elu1"], Taylor()])
+@pytest.mark.parametrize("kind", [linear.KERNELS["elu1"], linear.Taylor()])
 @pytest.mark.parametrize("of_keys", [False, True])
 def test_a_second_derivative_is_refused_whatever_is_stored(kind, of_keys):
     x, value = torch.randn(1, 1, 5, 4, requires_grad=True), torch.randn(1, 1, 5, 4)
-    sums, mass = sum_of_keys(kind, x if of_keys else value, value, None, None)
-    output = sums if of_keys else mean_of_queries(kind, x, None, sums, mass, 1e-6)
+    sums, mass = linear.sum_of_keys(kind, x if of_keys else value, value, None, None)
+    output = sums if of_keys else linear.mean_of_queries(kind, x, None, sums, mass, 1e-6)
     (first,) = torch.autograd.grad(output.sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(first.square().sum() + x.square().sum(), x)
 
 
 def test_denominators_keep_their_sign():
-    found = safe_denominator(torch.tensor([-5.0, -1e-9, -0.0, 0.0, 1e-9, 5.0]), 1e-6)
+    found = linear.safe_denominator(torch.tensor([-5.0, -1e-9, -0.0, 0.0, 1e-9, 5.0]), 1e-6)
     torch.testing.assert_close(found, torch.tensor([-5.0, -1e-6, -1e-6, 1e-6, 1e-6, 5.0]))
 
 
 def test_kernels_that_are_positive_say_so():
     x = torch.randn(1000)
-    for kernel in KERNELS.values():
+    for kernel in linear.KERNELS.values():
         assert bool((kernel.forward(x, None) >= 0).all()) == kernel.is_positive
 
 

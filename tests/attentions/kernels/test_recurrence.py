@@ -23,17 +23,14 @@ def drawn(*shape: int) -> Tensor:
 @pytest.mark.parametrize("rate", [-1e30, -200.0, -1e-7])
 def test_digits_are_kept_alongside_what_is_forgotten(rate, kind):
     """float32 against float64: the rate at some tokens, slow decays at the others, through whole blocks."""
-    length = 3 * BLOCK
-    heads = [drawn(ROWS, HEADS, length, width) for width in (KEYS, KEYS, VALUES)]
+    heads = [drawn(ROWS, HEADS, 3 * BLOCK, width) for width in (KEYS, KEYS, VALUES)]
     log_decay = -torch.rand_like(heads[0]) / 100
     log_decay[:, :, ::7] = rate
     if kind == "head":
         log_decay = log_decay[..., 0]
-    state = drawn(ROWS, HEADS, KEYS, VALUES)
-    inputs = [x.float() for x in (*heads, log_decay, state)]
+    inputs = [x.float() for x in (*heads, log_decay, drawn(ROWS, HEADS, KEYS, VALUES))]
     narrow = recurrence(*inputs)
-    exact = recurrence(*(x.double() for x in inputs))
-    for got, wanted in zip(narrow, exact, strict=True):
+    for got, wanted in zip(narrow, recurrence(*(x.double() for x in inputs)), strict=True):
         assert (got - wanted).norm() < 1e-6 * wanted.norm()
 
 
@@ -75,8 +72,7 @@ def test_both_ends_of_the_decays_in_low_precision(name, end, dtype):
     exact = module.attend(*(y.float() for y in heads), PaddingMasks(), **{key: y.float() for key, y in extras.items()})
     assert output.dtype == dtype
     assert (output.float() - exact).abs().max() <= 3 * torch.finfo(dtype).eps * exact.abs().max()
-    gradients = torch.autograd.grad(output.float().sum(), leaves)
-    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(output.float().sum(), leaves))
 
 
 def test_rwkv7_has_gradients_in_a_backward_pass_under_autocast():

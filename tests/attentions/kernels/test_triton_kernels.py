@@ -1,6 +1,6 @@
 """The Triton kernels of recurrences: interpreted against loops and readable forms, and compiled for a GPU."""
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import pytest
@@ -16,12 +16,11 @@ from attentions.mamba3 import turned
 from cab import build_attention
 from cab.efficiency.operations import count_operations
 from cab.kernels import use
-from tests.helpers.attentions.agreement import assert_forms_agree, draw, make
+from tests.helpers.attentions.agreement import assert_forms_agree, draw, make, with_gradients
 from tests.helpers.attentions.interpreter import compiled, interpreted, needs_triton, run_on_a_cpu
 from tests.helpers.attentions.trust import slow_unless_new
 
-SHARED_MEMORY = 227 * 1024
-"""Bytes that a program may have on compute capability 9.0."""
+SHARED_MEMORY = 227 * 1024  # bytes that a program may have on compute capability 9.0
 
 ADDITIVE = (
     "abc", "based", "cosformer", "efficient", "flowformer", "gla", "hgrn2", "lightning", "linear", "luna",
@@ -42,14 +41,6 @@ def _fused(monkeypatch):
     for name in ("recurrence_kernel", "delta_rule_kernel", "gated_skip_kernel", "turned_kernel"):
         monkeypatch.setattr(triton_kernels, name, interpreted(getattr(triton_kernels, name)))
     run_on_a_cpu("triton", monkeypatch)
-
-
-def with_gradients(function: Callable[..., tuple[Tensor, ...]], inputs: Inputs) -> list[Tensor]:
-    """Outputs, and the gradients of a function of them all."""
-    leaves = [None if x is None else x.detach().clone().requires_grad_() for x in inputs]
-    outputs = function(*leaves)
-    loss = sum((x.double() * (1 + number)).sin().sum() for number, x in enumerate(outputs))
-    return [*outputs, *torch.autograd.grad(loss, [x for x in leaves if x is not None])]  # type: ignore[arg-type]
 
 
 def upcast(inputs: Inputs) -> Inputs:
@@ -97,17 +88,10 @@ def delta_case(shape: tuple[int, ...], kind: str) -> Inputs:
         (delta_rule_chunked, delta_case, (40, 33, 32, 2)),
     ],
 )
-def test_the_kernel_is_the_loop(
-    function,
-    case,
-    shape,
-    dtype,
-    kinds,
-    error,
-):
+def test_the_kernel_is_the_loop(function, case, shape, dtype, kinds, error):
     """States of fewer numbers than a program holds, and of more; bfloat16 is summed in float32."""
-    cases = [[None if x is None else x.to(dtype) for x in case(shape, kind)] for kind in kinds]
-    for inputs in cases:
+    for kind in kinds:
+        inputs = [None if x is None else x.to(dtype) for x in case(shape, kind)]
         with use("triton"):
             result = with_gradients(function, inputs)
         assert all(x.dtype is dtype for x in result)
@@ -127,14 +111,11 @@ def test_a_gate_after_a_skip(dtype, error, rows, tokens, norms, shifts):
     first = torch.randn(2, 3, 1, 7) if shifts else None
     given = output, torch.randn(rows, 3, tokens, 1), value, gate, weight, first
     inputs = [None if x is None else (x / 2).to(dtype) for x in given]
-
-    def one_output(*inputs: Tensor | None) -> tuple[Tensor]:
-        return (gated_skip(*inputs, eps=1e-5),)
-
+    function = functools.partial(gated_skip, eps=1e-5)
     with use("triton"):
-        result = with_gradients(one_output, inputs)
+        result = with_gradients(function, inputs)
     assert all(x.dtype is dtype for x in result)
-    assert_near(result, with_gradients(one_output, upcast(inputs)), error)
+    assert_near(result, with_gradients(function, upcast(inputs)), error)
 
 
 @pytest.mark.usefixtures("_fused")
@@ -147,10 +128,7 @@ def test_turned_queries_and_keys(dtype, error, keys, pairs, scales):
     biases, turn, step = torch.randn(2, 3, 1, keys) / 2, torch.randn(2, 70, pairs), torch.rand(2, 3, 70)
     factors = torch.rand(2, 2, 3, 70) if scales else [None, None]
     inputs = [*heads, *norms, *biases, turn, step, torch.rand(2, 3, pairs), *factors]
-
-    def function(*inputs: Tensor | None) -> tuple[Tensor, ...]:
-        return turned(*inputs, eps=1e-5)
-
+    function = functools.partial(turned, eps=1e-5)
     with use("triton"):
         result = with_gradients(function, inputs)
     assert_near(result, with_gradients(function, upcast(inputs)), error)
@@ -190,7 +168,6 @@ def test_attentions_equal_their_readable_forms(name, length, monkeypatch):
 @pytest.mark.usefixtures("_fused")
 @pytest.mark.parametrize("name", ["abc", "linear", "performer", "gla", *(name for name in CORRECTED if name != "kda")])
 def test_the_compiler_reads_the_kernel_as_one_operator(name):
-    """In one graph, without breaks, with the same output and gradients."""
     module = make(name, "CS")
     inputs, masks = draw(module, 70, 70)
     torch._dynamo.reset()

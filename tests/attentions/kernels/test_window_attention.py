@@ -6,15 +6,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
 
 from attentions.kernels import window_attention as kernels
-from attentions.kernels.window_attention import (
-    Slots,
-    Window,
-    by_blocks,
-    by_flex,
-    flex_tiles,
-    flex_works,
-    window_attention,
-)
+from attentions.kernels.window_attention import Window, by_blocks, by_flex, flex_tiles, flex_works, window_attention
 
 WINDOWS = [Window(3, 0), Window(0, 0, offset=9), Window(130, 5), Window(7, 7, segment=15), Window(400, 400)]
 CPU = torch.device("cpu")
@@ -29,9 +21,7 @@ def dense_flex(query: Tensor, key: Tensor, value: Tensor, *, block_mask: BlockMa
 @pytest.fixture
 def flex_on_cpu(monkeypatch):
     monkeypatch.setattr(kernels, "compiled_flex", lambda: dense_flex)
-    kernels._flex_works.clear()
-    yield
-    kernels._flex_works.clear()
+    monkeypatch.setattr(kernels, "_flex_works", {})
 
 
 @pytest.mark.parametrize("num_slots", [0, 5, 140])
@@ -52,16 +42,13 @@ def test_flex_agrees_with_blocks(window, num_slots):
     padding = torch.zeros(2, 140 + window.offset, dtype=torch.bool)
     padding[1, 100:] = True
     real = ~padding[:, window.offset :, None].expand(2, 140, 16).unsqueeze(1)
-    slots = None
+    leaves, slots, results = [query, key, value], None, []
     if num_slots:
-        slot_key, slot_value = torch.randn(2, 2, 3, num_slots, 16, dtype=torch.float64, requires_grad=True).unbind()
-        slots = Slots(slot_key, slot_value)
-    results = []
+        slots = kernels.Slots(*torch.randn(2, 2, 3, num_slots, 16, dtype=torch.float64, requires_grad=True).unbind())
+        leaves += slots[:2]
     for form in (by_flex, by_blocks):
         output = form(query, key, value, window, slots=slots, key_padding_mask=padding).where(real, 0.0)
-        results.append(
-            [output, *torch.autograd.grad(output.sin().sum(), [query, key, value, *(slots[:2] if slots else ())])]
-        )
+        results.append([output, *torch.autograd.grad(output.sin().sum(), leaves)])
     for flex, blocks in zip(*results, strict=True):
         torch.testing.assert_close(flex, blocks)
 
@@ -69,8 +56,7 @@ def test_flex_agrees_with_blocks(window, num_slots):
 @pytest.mark.filterwarnings("ignore:.*without torch.compile:UserWarning", "ignore::DeprecationWarning")
 def test_flex_takes_the_tiles():
     query, key, value = torch.randn(3, 2, 3, 150, 16).unbind()
-    tiles = flex_tiles(Window(20, 3), 150, 150, 0, None, CPU)
-    output = flex_attention(query, key, value, block_mask=tiles)
+    output = flex_attention(query, key, value, block_mask=flex_tiles(Window(20, 3), 150, 150, 0, None, CPU))
     torch.testing.assert_close(output, by_blocks(query, key, value, Window(20, 3)))
 
 
@@ -109,13 +95,11 @@ def test_half_precision_forms_its_logits_in_float32():
     torch.manual_seed(1)
     query, key, value = (4 * torch.randn(3, 1, 2, 150, 16)).bfloat16().unbind()
     exact = by_blocks(query.float(), key.float(), value.float(), Window(20, 3))
-    error = (by_blocks(query, key, value, Window(20, 3)).float() - exact).norm() / exact.norm()
-    assert error < 3e-3
+    assert (by_blocks(query, key, value, Window(20, 3)).float() - exact).norm() / exact.norm() < 3e-3
 
 
 @pytest.mark.parametrize("offset", [0, 40])
 def test_keys_that_no_window_reaches_have_no_gradient(offset):
-    """Before the first window, and after the last one."""
     query = torch.randn(1, 2, 100, 4)
     key, value = (torch.randn(1, 2, 100 + offset + 200, 4, requires_grad=True) for _ in range(2))
     output = window_attention(query, key, value, Window(5, 2, offset=offset))

@@ -1,5 +1,6 @@
 """What every attention has to agree with: its readable form, the row alone, the past alone, decoding."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -25,6 +26,22 @@ def with_output(module: Attention) -> Attention:
     if isinstance(output, torch.nn.Linear) and not output.weight.any():
         torch.nn.init.xavier_uniform_(output.weight)
     return module
+
+
+def with_gradients(function: Callable[..., Any], inputs: Iterable[Tensor | None]) -> list[Tensor]:
+    """Outputs, and the gradients of a function of them all."""
+    leaves = [None if x is None else x.detach().clone().requires_grad_() for x in inputs]
+    outputs = function(*leaves)
+    outputs = [outputs] if isinstance(outputs, Tensor) else [*outputs]
+    loss = torch.stack([(x.double() * (1 + number)).sin().sum() for number, x in enumerate(outputs)]).sum()
+    return [*outputs, *torch.autograd.grad(loss, [x for x in leaves if x is not None])]
+
+
+def seen(module: Attention, i: int, length: int) -> list[int]:
+    """By gradient: the tokens on which output ``i`` depends."""
+    x = torch.randn(1, length, WIDTH, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(module(x)[0, i].sum(), x)
+    return gradient[0].any(dim=-1).nonzero().flatten().tolist()
 
 
 def padding(length: int) -> Tensor:

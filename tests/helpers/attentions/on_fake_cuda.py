@@ -16,8 +16,7 @@ from tools.gpu.supervisor import write_table
 
 COLUMNS = ("attention", "pattern", "precision", "backends", "sdpa")
 WRITE = "python -m tests.helpers.attentions.on_fake_cuda"
-SIZES = 2, 600, 512
-"""Sequences, tokens, and features in eight heads."""
+SIZES = 2, 600, 512  # sequences, tokens, and features in eight heads
 SDPA = "sdpa "
 
 

@@ -7,7 +7,6 @@ CAB_CONFORMANCE_SEED draws what is repeated; `make test-nightly` sets it to the 
 import functools
 import hashlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,9 @@ from cab.records.verified import COMMITTED, read_rows
 from cab.registry.registries import ATTENTIONS
 
 SEED = os.environ["CAB_CONFORMANCE_SEED"]
-SHARE = 120
-"""One in so many of the trusted is repeated, in full."""
+SHARE = 120  # one in so many of the trusted is repeated, in full
 
 Pair = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Split:
-    """``runs`` are the pairs to verify, each ``new`` or ``drawn``; ``trusted`` all others."""
-
-    runs: dict[Pair, str]
-    trusted: set[Pair]
 
 
 @functools.cache
@@ -36,18 +26,16 @@ def subjects() -> dict[Pair, type]:
     return {(e.name, str(pattern)): e.cls for e in ATTENTIONS for pattern in e.patterns}
 
 
-def split(*, quick: bool, path: Path = COMMITTED, seed: str = SEED) -> Split:
-    """What runs by the rows of ``path``."""
+def pairs_to_run(*, quick: bool, path: Path = COMMITTED, seed: str = SEED) -> dict[Pair, str]:
+    """The pairs to verify by the rows of ``path``, each ``new`` or ``drawn``; all others are trusted."""
     rows = {(row.attention, row.pattern): row for row in read_rows(path)}
-    runs, trusted = {}, set()
+    runs = {}
     for pair, subject in subjects().items():
         if pair not in rows or not rows[pair].holds(subject, quick=quick):
             runs[pair] = "new"
         elif not quick and _is_drawn(pair, seed):
             runs[pair] = "drawn"
-        else:
-            trusted.add(pair)
-    return Split(runs, trusted)
+    return runs
 
 
 def slow_unless_new(*names: str) -> list[pytest.MarkDecorator]:
@@ -57,7 +45,7 @@ def slow_unless_new(*names: str) -> list[pytest.MarkDecorator]:
 
 @functools.cache
 def _new() -> set[str]:
-    return {name for name, _ in split(quick=True).runs}
+    return {name for name, _ in pairs_to_run(quick=True)}
 
 
 def _is_drawn(pair: Pair, seed: str) -> bool:
@@ -69,9 +57,7 @@ def summary() -> str:
     """What became of the pairs, for the last lines of a run."""
     forms = []
     for name, quick in (("quick", True), ("whole", False)):
-        pairs = split(quick=quick)
-        reasons = list(pairs.runs.values())
-        forms.append(
-            f"{name}: {len(pairs.trusted)} trusted, {reasons.count('new')} new, {reasons.count('drawn')} drawn"
-        )
+        reasons = list(pairs_to_run(quick=quick).values())
+        trusted = len(subjects()) - len(reasons)
+        forms.append(f"{name}: {trusted} trusted, {reasons.count('new')} new, {reasons.count('drawn')} drawn")
     return f"conformance by {COMMITTED.name}, CAB_CONFORMANCE_SEED={SEED}: {'; '.join(forms)}"
