@@ -60,7 +60,9 @@ def cab(
         module: what runs instead, as with ``python -m MODULE``.
     """
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    env |= _stopping(stop, env.get("PYTHONPATH", ""))
+    if stop:
+        path = filter(None, [str(STOPPING), env.get("PYTHONPATH", "")])
+        env |= {"PYTHONPATH": os.pathsep.join(path), "CAB_TEST_STOP": stop}
     words = [module or "cab", *map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder, "out"), Path(folder, "err")
@@ -128,11 +130,6 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def the_record(folder: Path) -> dict[str, Any]:
     [record] = records(folder)
     return record
-
-
-def _stopping(stop: str, path: str) -> dict[str, str]:
-    """The variables with which a process stops, if it is to; ``path`` is its PYTHONPATH otherwise."""
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(STOPPING), path])), "CAB_TEST_STOP": stop} if stop else {}
 
 
 def _run(words: list[str], cwd: Path, environment: dict[str, str], *files: Path) -> None:

@@ -27,11 +27,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 ROOT = Path(__file__).parents[2]
-CUDA, META = 1, 14
-"""Numbers of these device types in torch's table of device guards."""
+CUDA, META = 1, 14  # numbers of these device types in torch's table of device guards
 
 FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"} | {
-    *("detach", "lift_fresh", "_unsafe_view"),
+    *("detach", "lift_fresh", "_unsafe_view")
 }
 """Operators that launch no kernel, in addition to views."""
 
@@ -40,8 +39,7 @@ FROM_NOTHING = {"full_like", "ones_like", "rand_like", "randn_like", "zeros_like
 }
 """Operators that do not read their tensor."""
 
-ANSWER = 1
-"""The number that a read of a fake tensor gives, so that the layer runs to its end."""
+ANSWER = 1  # the number that a read of a fake tensor gives, so that the layer runs to its end
 
 
 class Counts(TorchDispatchMode):
@@ -64,9 +62,7 @@ class Counts(TorchDispatchMode):
         """Stay invisible to code that declines its kernels while operators are counted."""
         return True
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         device = kwargs.get("device")
@@ -293,9 +289,7 @@ def stubs(counts: Counts) -> dict[Any, dict[str, Callable[..., Any]]]:
 
     exact = F.scaled_dot_product_attention
 
-    def sdpa(
-        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *more: Any, **options: Any
-    ) -> Tensor:
+    def sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *more: Any, **options: Any) -> Tensor:
         if not query.is_cuda:
             return exact(query, key, value, attn_mask, *more, **options)
         if torch.is_autocast_enabled("cuda"):

@@ -23,7 +23,6 @@ QUANTILES = (0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98, 1.0)
 
 
 def cases() -> dict[str, Path]:
-    """Return the file of each case."""
     found = {}
     for path in sorted(FOLDER.glob("*.npz")):
         with np.load(path) as file:
@@ -41,8 +40,7 @@ class Golden:
         with np.load(path) as file:
             names = [name for name in file.files if name.startswith(f"{case}/")]
             arrays = {name.removeprefix(f"{case}/"): file[name] for name in names}
-        about = json.loads(str(arrays.pop("about")))
-        return cls(about, {name: torch.from_numpy(x) for name, x in arrays.items()})
+        return cls(json.loads(str(arrays.pop("about"))), {name: torch.from_numpy(x) for name, x in arrays.items()})
 
     def named(self, prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): x for name, x in self.arrays.items() if name.startswith(prefix)}

@@ -16,6 +16,7 @@ from cab.results.cells import read_anchors, settings_of_run, suite_cells
 from cab.results.load import FRAME_COLUMNS, PUBLISHED, rows_of
 
 MADE = ("command", "hardware", "config", "hash", "data", "attention_code", "program", "verified", "started")
+Row = dict[str, Any]
 COST = RunCost(params=1_000_003, train_seconds=75.5, peak_memory_bytes=3 * 2**29, steps=40)
 
 
@@ -90,12 +91,7 @@ def make_record(
     if isinstance(metrics, Mapping):
         metrics = [make_metric(name, value, primary=name not in unscored) for name, value in metrics.items()]
     return Record.finished(
-        make_about(**changes),
-        metrics=metrics,
-        baselines=baselines or {},
-        history=[],
-        cost=cost,
-        engine_facts={},
+        make_about(**changes), metrics=metrics, baselines=baselines or {}, history=[], cost=cost, engine_facts={}
     )
 
 
@@ -109,9 +105,7 @@ def bundled(folder: Path, **cell: Any) -> Record:
     return next(record for _, record in records_in(folder, []) if cell.items() <= record.cell.items())
 
 
-def result(
-    value: float, attention: str = "vanilla", metric: str = "mse", seed: int = 0, **changes: Any
-) -> dict[str, Any]:
+def result(value: float, attention: str = "vanilla", metric: str = "mse", seed: int = 0, **changes: Any) -> Row:
     """One row of results, as it is made from a record; ``changes`` are values of the cell, or of other columns."""
     cell = {"config_variant": "M", "attention": attention, "seed": seed}
     record = make_record({metric: value}, **cell | {name: changes[name] for name in CELL if name in changes})
@@ -120,15 +114,14 @@ def result(
     return {**dict(zip(FRAME_COLUMNS, row, strict=True)), "value": value, **source, **changes}
 
 
-def mine(values: Mapping[str, float | list[float]], metric: str = "mse", **changes: Any) -> list[dict[str, Any]]:
+def mine(values: Mapping[str, float | list[float]], metric: str = "mse", **changes: Any) -> list[Row]:
     """Results of a task that Table 3 does not have: a value of each attention, or one per seed."""
     seeds = {name: of if isinstance(of, list) else [of] for name, of in values.items()}
     changes = {"task": "mine", **changes}
     return [result(v, name, metric, seed, **changes) for name, of in seeds.items() for seed, v in enumerate(of)]
 
 
-def table(*rows: dict[str, Any]) -> pd.DataFrame:
-    """The frame of rows of :func:`result`."""
+def table(*rows: Row) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(FRAME_COLUMNS))
 
 

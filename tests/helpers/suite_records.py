@@ -14,8 +14,7 @@ from tests.helpers.made_records import make_record
 CELLS = {cell.task: cell for cell in suite_cells() if cell.core and cell.pattern == "CS"}
 ENDS = {"lstf": (0.0064, 0.70), "lm": (1.0, 16.0), "probe": (1.0, 0.03)}
 """The metric with softmax attention and without attention."""
-OFFSETS = {1: 0.0, 2: 0.3, 3: -0.3, 4: 0.1, 5: -0.1}
-"""Offset of each seed, in points of K."""
+OFFSETS = {1: 0.0, 2: 0.3, 3: -0.3, 4: 0.1, 5: -0.1}  # offset of each seed, in points of K
 
 
 def suite_record(task: str, attention: str, share: float, seed: int = 1, **changes: Any) -> Record:
@@ -27,7 +26,6 @@ def suite_record(task: str, attention: str, share: float, seed: int = 1, **chang
 
 
 def value_record(cell: SuiteCell, attention: str, value: float, seed: int = 1, **changes: Any) -> Record:
-    """A run with this value of the cell's metric."""
     names: dict[str, Any] = {"task": cell.task, "backbone": cell.backbone, "pattern": cell.pattern}
     names |= {"dataset": cell.dataset, "config_variant": "", "attention": attention, "seed": seed}
     names |= {"verified": ".py" not in attention, **changes}
@@ -36,7 +34,6 @@ def value_record(cell: SuiteCell, attention: str, value: float, seed: int = 1, *
 
 
 def with_config(record: Record, **groups: Any) -> Record:
-    """The record with other values in its configuration."""
     return dataclasses.replace(record, config={**record.config, **groups})
 
 

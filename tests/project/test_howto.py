@@ -1,28 +1,16 @@
 """The commands and programs of the guides and of the tutorial work; each package of a guide is installed and used."""
 
 import json
-import os
 import re
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.command import cab
+from tests.helpers.command import cab, run_python
 from tests.helpers.data.own import write_own_data
-from tests.helpers.documents import (
-    EXAMPLE,
-    PROGRAMS,
-    ROOT,
-    UNTIMED_OPTION,
-    commands_of,
-    committed,
-    run,
-    run_shown,
-    runnable,
-)
+from tests.helpers.documents import EXAMPLE, PROGRAMS, ROOT, UNTIMED_OPTION, commands_of, committed, run_shown, runnable
 
 DOCS = ROOT / "docs"
 PACKAGES = {
@@ -60,9 +48,8 @@ def install(page: str, folder: Path) -> None:
         path.write_text(content)
         if "/" in name and name.endswith(".py"):
             path.with_name("__init__.py").touch()
-    pip = [sys.executable, "-m", "pip", "install", "-qq", "--no-deps", "--no-build-isolation"]
-    process = run([*pip, "--target", str(folder / "site"), str(package)], folder)
-    assert process.returncode == 0, process.stderr
+    pip = ("-m", "pip", "install", "-qq", "--no-deps", "--no-build-isolation")
+    run_python(*pip, "--target", str(folder / "site"), str(package), cwd=folder)
 
 
 @pytest.mark.slow
@@ -77,17 +64,14 @@ def test_a_package_trains_scores_and_appears_on_the_leaderboard(guide, tmp_path)
         program, *words = shlex.split(command)
         assert program == "cab"
         words += UNTIMED_OPTION if words[0] == "verify" else []
-        process = cab(
-            *words, cwd=tmp_path, timeout=900, PYTHONPATH=os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
-        )
+        process = cab(*words, cwd=tmp_path, timeout=900, PYTHONPATH=f"{tmp_path / 'site'}:{ROOT}")
         assert process.returncode == 0, f"{command}\n{process.stdout}\n{process.stderr}"
         if words[0] == "score":
             for pattern, task in map(str.split, columns):
                 assert re.search(rf"^{task} .*\b{pattern} \(", process.stdout, re.MULTILINE), process.stdout
     for path in (tmp_path / "results").glob("*/*.json"):
         assert json.loads(path.read_text())["status"] == "finished"
-    board = (tmp_path / "board/index.html").read_text() + (tmp_path / "board/leaderboard.csv").read_text()
-    assert shown in board
+    assert shown in (tmp_path / "board/index.html").read_text() + (tmp_path / "board/leaderboard.csv").read_text()
 
 
 @pytest.mark.slow
@@ -105,9 +89,7 @@ def test_the_commands_of_a_page_run_one_after_another_and_then_its_programs(page
         if not command.startswith((DOWNLOAD, VERIFY_FILES)):
             run_shown(command.replace("DATA", str(official_layout)), tmp_path)
     for program in programs(PAGES[page]):
-        process = run([sys.executable, "-c", program], tmp_path)
-        assert process.returncode == 0, f"{program}\n{process.stderr}"
-        assert process.stdout
+        assert run_python("-c", program, cwd=tmp_path).stdout
 
 
 @pytest.mark.slow
@@ -138,8 +120,7 @@ def test_each_command_names_a_program_that_the_tests_know():
 @pytest.mark.slow
 def test_the_bug_of_the_tutorial_fails_the_checks_that_it_names(tmp_path):
     """The example without the two lines that use the key padding."""
-    tutorial = PAGES["tutorials/your-first-attention.md"]
-    [claimed] = re.findall(r"GatedMean NS: \d+ checks, \d+ failed: (.*)", tutorial)
+    [claimed] = re.findall(r"GatedMean NS: \d+ checks, \d+ failed: (.*)", PAGES["tutorials/your-first-attention.md"])
     broken = re.sub(r" +if padding\.key.*\n.*\n", "", EXAMPLE)
     assert broken != EXAMPLE
     (tmp_path / "gated_mean.py").write_text(broken)

@@ -1,7 +1,5 @@
 """Imports run one way: from the commands down to the contract that a plug-in sees."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The public names of ``cab`` resolve lazily, are typed and documented, and are all that documents import."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib
@@ -39,9 +37,7 @@ def test_names_that_do_not_exist_are_attribute_errors():
 
 def test_documents_import_from_cab_alone():
     """Contract modules below ``cab`` may move; the names in ``cab`` stay."""
-    blocks = [
-        block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
-    ]
+    blocks = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
     public = {"cab", "cab.testing", *(f"cab.{name}" for name in cab.__all__)}
     names = re.findall(r"^ *(?:from|import) (cab[\w.]*)", "\n".join(blocks), flags=re.MULTILINE)
     assert [name for name in names if name not in public] == []
@@ -49,7 +45,6 @@ def test_documents_import_from_cab_alone():
 
 @functools.cache
 def statements() -> list[tuple[str, ast.stmt]]:
-    """The statements at the level of each module, with its path."""
     paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     return [(str(path.relative_to(ROOT)), node) for path in paths for node in ast.parse(path.read_text()).body]
 
@@ -75,7 +70,7 @@ def test_a_constant_has_one_meaning():
     """No two modules define a constant of the same name, so a name can be read without its module."""
     several = {name: paths for name, paths in definitions((ast.Assign, ast.AnnAssign), targets).items() if paths[1:]}
     assert {name: paths for name, paths in several.items() if not all(path.startswith(CHECKED) for path in paths)} == {
-        "SHORTEST": ["cab/flash_linear_attention.py", "cab/verification/growth.py"],  # both are checked code
+        "SHORTEST": ["cab/flash_linear_attention.py", "cab/verification/growth.py"]  # both are checked code
     }
 
 

@@ -14,8 +14,8 @@ from cab.registry.registries import ATTENTIONS, TASKS
 from cab.results.figures import INK
 from cab.results.published import published_cells
 from cab.results.suite_board import recall_points, state_size
-from tests.helpers.command import cab
-from tests.helpers.documents import EXAMPLE, ROOT, UNTIMED_OPTION, commands_of, run, run_shown, runnable
+from tests.helpers.command import cab, run, run_python
+from tests.helpers.documents import EXAMPLE, ROOT, UNTIMED_OPTION, commands_of, run_shown, runnable
 from tools.site import readme_figure
 
 README = (ROOT / "README.md").read_text()
@@ -120,22 +120,16 @@ def test_its_example_is_short_and_correct(tmp_path):
 @pytest.mark.slow
 def test_the_wheel_runs_outside_the_checkout(tmp_path):
     """Build it, unpack it into a folder of its own, and start it with nothing of the checkout on the path."""
-    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
-    process = run([*build, str(ROOT)], tmp_path)
-    assert process.returncode == 0, process.stderr
+    build = ("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path))
+    run_python(*build, str(ROOT), cwd=tmp_path)
     [wheel] = tmp_path.glob("*.whl")
     site, work = tmp_path / "site", tmp_path / "work"
     work.mkdir()
     shutil.unpack_archive(wheel, site, "zip")
     start = f"import sys; sys.path.insert(0, {str(site)!r}); import cab; assert {str(site)!r} in cab.__file__; "
     start += "from cab.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    options = ["task=lstf", "dataset=synthetic", "attention=abc", "pattern=NC", "preset=smoke", "trainer.max_steps=2"]
-    for arguments in (
-        ["run", *options],
-        ["paper", "audit"],
-        ["paper", "params"],
-        ["leaderboard", "results/local", "--out", "board"],
-    ):
-        process = run([sys.executable, "-c", start, *arguments], work)
+    options = "task=lstf dataset=synthetic attention=abc pattern=NC preset=smoke trainer.max_steps=2"
+    for words in (f"run {options}", "paper audit", "paper params", "leaderboard results/local --out board"):
+        process = run([sys.executable, "-c", start, *words.split()], work)
         assert process.returncode == 0, process.stderr
     assert (work / "board" / "index.html").exists()

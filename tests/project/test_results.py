@@ -6,16 +6,8 @@ from pathlib import Path
 
 from tests.helpers.documents import ROOT, committed
 
-READERS = (".py", ".sh", ".md", ".toml", ".yml", ".yaml", "")
-"""Suffixes of files that can name another."""
-FILES = (
-    "configs/**/*.csv",
-    "results/**/*",
-    "docs/assets/*",
-    "scripts/*",
-    "tests/golden/output/*",
-    "tests/helpers/*.py",
-)
+READERS = (".py", ".sh", ".md", ".toml", ".yml", ".yaml", "")  # suffixes of files that can name another
+DATA = ("configs/**/*.csv", "results/**/*", "docs/assets/*", "scripts/*", "tests/golden/output/*", "tests/helpers/*.py")
 
 
 def test_only_listed_results_are_committed():
@@ -28,8 +20,7 @@ def test_only_listed_results_are_committed():
 def test_results_name_no_folder_of_a_machine():
     """An absolute path, as in a message of a library that is installed in an unusual place."""
     tables = [path for path in committed("results/**/*", "results/*") if path.suffix in (".csv", ".json", ".jsonl")]
-    found = [path for path in tables if re.search(r"(?:^|[\s('\"=,])/\w+/\w+", path.read_text(), re.MULTILINE)]
-    assert found == []
+    assert [path for path in tables if re.search(r"(?:^|[\s('\"=,])/\w+/\w+", path.read_text(), re.MULTILINE)] == []
 
 
 def test_every_file_is_named_by_another():
@@ -39,5 +30,5 @@ def test_every_file_is_named_by_another():
         if path.suffix in READERS and path.is_file():
             for word in {*re.findall(r"[\w-]+", path.read_text())}:
                 named_in[word].add(path)
-    files = [path for path in committed(*FILES) if path.name != "README.md"]
+    files = [path for path in committed(*DATA) if path.name != "README.md"]
     assert [path for path in files if not named_in[path.stem] - {path}] == []

@@ -1,8 +1,5 @@
 """The documentation builds without warnings and network, and its pages match the code."""
 
-from __future__ import annotations
-
-import csv
 import json
 import re
 import shlex
@@ -12,18 +9,16 @@ from fnmatch import fnmatch
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
 from cab.config.compose import check_overrides
 from cab.efficiency.cost import COST_COLUMNS
 from cab.files.text_table import read_csv
-from tests.helpers.documents import ROOT, commands_of, committed, run
+from tests.helpers.command import run_python
+from tests.helpers.documents import ROOT, commands_of, committed
 from tools.site import docs_pages
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
 
 DOCS = ROOT / "docs"
 PAGES = committed("docs/**/*.md")
@@ -38,8 +33,7 @@ def name(page: Path) -> str:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    process = run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)], ROOT)
-    assert process.returncode == 0, process.stderr
+    run_python("-m", "mkdocs", "build", "--strict", "--site-dir", str(folder), cwd=ROOT)
     return folder
 
 
@@ -98,13 +92,11 @@ def test_links_work_on_a_repository_page():
 def test_result_fields_are_documented():
     documented = set(re.findall(r"`(\w+)`", (DOCS / "reference/result-schema.md").read_text()))
     record = json.loads((ROOT / "results/mini/records.jsonl").read_text().partition("\n")[0])
-    fields = {*record, *record["cell"], *record["cost"], *record["metrics"][0], *record["history"][0]}
-    assert fields <= documented
+    assert {*record, *record["cell"], *record["cost"], *record["metrics"][0], *record["history"][0]} <= documented
 
 
 def header(file: str) -> tuple[str, ...]:
-    with (ROOT / file).open(newline="") as table:
-        return tuple(next(csv.reader(table)))
+    return tuple((ROOT / file).read_text().partition("\n")[0].split(","))
 
 
 @pytest.mark.parametrize(
@@ -153,15 +145,13 @@ def test_the_commands_of_reference_pages_exist(page, command):
 def test_the_program_of_the_python_page_runs(tmp_path):
     program, *_ = re.findall(r"```python\n(.*?)```", (DOCS / "reference/python.md").read_text(), re.DOTALL)
     check = "assert torch.allclose(step_output, output[:, -1], atol=1e-5)\n"
-    process = run([sys.executable, "-c", program + check], tmp_path)
-    assert process.returncode == 0, process.stderr
+    run_python("-c", program + check, cwd=tmp_path)
 
 
-def shown_checks(cell: NotebookNode) -> list[str]:
+def shown_checks(cell: Any) -> list[str]:
     """What `cab verify` printed in a cell: the same at every time."""
-    if "cab verify" not in cell.source:
-        return []
-    return [line for output in cell.get("outputs", []) for line in output.get("text", "").splitlines() if line]
+    outputs = cell.get("outputs", []) if "cab verify" in cell.source else []
+    return [line for output in outputs for line in output.get("text", "").splitlines() if line]
 
 
 @pytest.mark.slow
@@ -182,8 +172,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [bool(cell.outputs) for cell in code] == shown, "the committed outputs belong to another notebook"
     assert [shown_checks(cell) for cell in notebook.cells] == stored, "run tools/site/notebook.py"
-    pictures = [output for cell in code for output in cell.outputs if "image/png" in output.get("data", {})]
-    assert len(pictures) == 2
+    assert len([output for cell in code for output in cell.outputs if "image/png" in output.get("data", {})]) == 2
     text = "".join(output.get("text", "") for cell in code for output in cell.outputs)
     assert re.search(r"largest difference \d\.\de-0[67]", text)
     assert re.search(r"parameters_learn +FAILED", text)

@@ -1,9 +1,7 @@
 """Scripts are parsed, and called where a call is cheap; tools run on small inputs; sets of records; golden numbers."""
 
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -12,37 +10,34 @@ import torch
 from cab.errors import UserError
 from cab.records.files import REFERENCE_DIRS, SET, record_paths
 from cab.records.record import Record
+from tests.helpers.command import ROOT, run
 from tests.helpers.golden_numbers import FOLDER, Golden
 from tests.helpers.made_records import make_record
 from tools.golden import record, transformers
 from tools.results.bundle import bundle
 from tools.verification import replay_public_bugs
 
-ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 SHELL_SCRIPTS = sorted(path.name for path in SCRIPTS.glob("*.sh"))
 
 
-def shell(name: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = ["bash", str(SCRIPTS / name), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables)
-
-
 @pytest.mark.parametrize("name", SHELL_SCRIPTS)
 def test_shell_script_parses(name):
-    found = subprocess.run(["bash", "-n", str(SCRIPTS / name)], capture_output=True, text=True, check=False)
+    found = run(["bash", "-n", SCRIPTS / name], ROOT)
     assert (found.returncode, found.stderr) == (0, "")
     assert os.access(SCRIPTS / name, os.X_OK)
 
 
 def test_with_slurm_runs_the_command(tmp_path):
-    found = shell("with_slurm.sh", "sh", "-c", "echo $SLURM_CONF; exit 3", SLURM_CONF=str(tmp_path))
+    command = ["bash", SCRIPTS / "with_slurm.sh", "sh", "-c", "echo $SLURM_CONF; exit 3"]
+    found = run(command, ROOT, SLURM_CONF=str(tmp_path))
     assert (found.returncode, found.stdout) == (3, f"{tmp_path}\n")
 
 
 def test_suite_trains_each_cell(tmp_path):
-    folders = {"RESULTS": str(tmp_path / "runs"), "RECORDS": str(tmp_path / "records")}
-    found = shell("suite.sh", "steps=2", CAB="echo", ATTENTIONS="none abc", SEEDS="1", **folders)
+    variables = {"CAB": "echo", "ATTENTIONS": "none abc", "SEEDS": "1"}
+    variables |= {"RESULTS": str(tmp_path / "runs"), "RECORDS": str(tmp_path / "records")}
+    found = run(["bash", SCRIPTS / "suite.sh", "steps=2"], ROOT, **variables)
     assert found.returncode == 0, found.stderr
     first, second = found.stdout.splitlines()
     assert first == f"run suite=core attention=none seed=1 results_dir={tmp_path / 'runs'} device=cpu steps=2"

@@ -36,8 +36,7 @@ def test_self_slots_are_informers(pattern):
     module.load_state_dict({k.removeprefix("state."): x for k, x in arrays.items() if k.startswith("state.")})
     keys = arrays["sample"].expand(len(arrays["output"]), -1, -1)
     module.sample_noise = lambda *_: {"sample": keys}  # type: ignore[method-assign]
-    error = module(arrays["input.0"].double()) - arrays["output"]
-    assert error.norm() < 1e-9 * arrays["output"].norm()
+    assert (module(arrays["input.0"].double()) - arrays["output"]).norm() < 1e-9 * arrays["output"].norm()
 
 
 @pytest.mark.parametrize("pattern", ["NS", "CS"])

@@ -28,8 +28,7 @@ def test_ends_are_paragens(room, tmp_path, monkeypatch):
     ends = paper("sum", "multi_news", "transformer")["task"]["ends"]
     folder = write_pairs(tmp_path)
     whole = ready("sum", folder, source_len=500, target_len=500)
-    pairs = file_pairs(folder / "sum")
-    texts = next(iter(pairs.read("train")))
+    texts = next(iter(file_pairs(folder / "sum").read("train")))
     source, target = (whole.bpe.encode(text, add_special_tokens=False).ids for text in texts)
     lengths = {"source_len": len(source) + room, "target_len": len(target) + room}
     data = ready("sum", folder, ends=ends, **lengths).training_set
@@ -47,13 +46,11 @@ durations; the zeros of the end token are ``TextToSpeechDataset.__getitem__``'s.
 
 def test_pitch_and_energy_are_logarithms_of_means():
     rng = np.random.default_rng(0)
-    wave = (0.1 * rng.standard_normal(20 * 256)).astype(np.float32)
-    mel, _, energy = features(wave, as_fairseq=True)
+    mel, _, energy = features((0.1 * rng.standard_normal(20 * 256)).astype(np.float32), as_fairseq=True)
     pitch = np.log(rng.uniform(80, 300, 21))
     only = Utterance("a", [5, END_TOKEN], [4, 5, 6, 7, 8], DURATIONS, 0, mel, pitch, energy)
     ones = np.ones(NUM_MELS, dtype=np.float32)
-    scale = Scale((0 * ones, ones), (5.2, 0.3), (2.0, 0.5))
-    batch = Utterances([only], scale, as_fairseq=True).__getitems__([0])
+    batch = Utterances([only], Scale((0 * ones, ones), (5.2, 0.3), (2.0, 0.5)), as_fairseq=True).__getitems__([0])
     assert batch["energy"][0].tolist() == pytest.approx([*ENERGY, 0.0], abs=2e-4)
     assert batch["pitch"][0].tolist() == pytest.approx([*PITCH, 0.0], abs=1e-5)
     assert batch["durations"][0].tolist() == [*DURATIONS, 0]

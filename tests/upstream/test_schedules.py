@@ -27,12 +27,10 @@ VARIANCE = {1: 8.571841476623376e-07, 500: 0.002494811313226819, 1000: 0.0050007
 )
 def test_fairseqs_rates(schedule, expected):
     """While warming up ours is one update ahead (docs/howto/fairseq.md): fairseq's first one has rate 0."""
-    config = paper("tts", "ljspeech", "transformer_tts")["trainer"]
-    trainer = TrainerConfig(**{**config, "schedule": schedule})
-    rate = trainer.rate(1)
+    trainer = TrainerConfig(**{**paper("tts", "ljspeech", "transformer_tts")["trainer"], "schedule": schedule})
     for updates, value in expected.items():
         step = updates - 1 if updates < trainer.warmup_steps else updates
-        assert trainer.learning_rate * rate(step) == pytest.approx(value, rel=1e-6), updates
+        assert trainer.learning_rate * trainer.rate(1)(step) == pytest.approx(value, rel=1e-6), updates
 
 
 @pytest.mark.parametrize(("backbone", "sample_size"), [("fastspeech2", 48), ("transformer_tts", 6800)])
@@ -44,16 +42,13 @@ def test_clipping_and_eps_are_of_fairseqs_gradients(backbone, sample_size):
     assert trainer.micro_batch_size is not None
     larger = sample_size / (trainer.batch_size / trainer.micro_batch_size)  # our mean over theirs
     assert trainer.eps == pytest.approx(1e-8 * larger)
-    if backbone == "fastspeech2":
-        assert trainer.max_grad_norm == pytest.approx(5.0 * larger)
-    else:
-        assert trainer.max_grad_norm == 0  # 4,250: never reached
+    limit = 5.0 * larger if backbone == "fastspeech2" else 0.0  # 4,250 is never reached
+    assert trainer.max_grad_norm == pytest.approx(limit)
 
 
 @pytest.mark.parametrize("step", NOISE)
 def test_noise_schedule(step):
-    steps = paper("sr", "ffhq", "sr3")["task"]["diffusion_steps"]
-    diffusion = Diffusion(steps)
+    diffusion = Diffusion(paper("sr", "ffhq", "sr3")["task"]["diffusion_steps"])
     before, after, of_image, of_noisy = NOISE[step]
     assert diffusion.levels[step].item() == pytest.approx(before, rel=1e-12)
     assert diffusion.levels[step + 1].item() == pytest.approx(after, rel=1e-12)

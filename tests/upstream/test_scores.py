@@ -48,8 +48,7 @@ def test_farthest_points_are_pointnet2s():
     """pointnet2_ops, ``furthest_point_sampling_kernel``, its rule run in a plain loop: 40 points, ten of them zero and
     one near the origin; 50 wanted.
     """
-    rng = np.random.default_rng(3)
-    points = rng.uniform(-0.5, 0.5, (40, 3)).astype(np.float32)
+    points = np.random.default_rng(3).uniform(-0.5, 0.5, (40, 3)).astype(np.float32)
     points[30:] = 0
     points[7] *= 0.02
     chosen = farthest_points(torch.from_numpy(points).unsqueeze(0), 50)[0].tolist()
@@ -94,6 +93,5 @@ ROUGE_155 = {
 def test_summaries_are_scored_by_rouge_155():
     """A sentence per line; the script prints five decimals."""
     scores = [rouge([pair]) for pair in PAIRS]
-    assert {name: [row[name] for row in scores] for name in ROUGE_155} == {
-        name: pytest.approx(printed, abs=0.0011) for name, printed in ROUGE_155.items()
-    }
+    for name, printed in ROUGE_155.items():
+        assert [row[name] for row in scores] == pytest.approx(printed, abs=0.0011), name

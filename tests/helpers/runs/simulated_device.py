@@ -100,14 +100,10 @@ class Counting(TorchDispatchMode):
             return args[0]
         if not goes_to_device:
             return result
-        result = pytree.tree_map_only(
-            Tensor, lambda x: wrappers[id(x)] if id(x) in wrappers else DeviceTensor(x), result
-        )
+        result = pytree.tree_map_only(Tensor, lambda x: wrappers.get(id(x), DeviceTensor(x)), result)
         return return_and_correct_aliasing(operator, args, kwargs, result) if wrappers else result
 
-    def _count(
-        self, operator: Any, args: Any, kwargs: dict[str, Any], from_host: list[Tensor], goes_to_device: bool
-    ) -> None:
+    def _count(self, operator: Any, args: Any, kwargs: Any, from_host: list[Tensor], goes_to_device: bool) -> None:
         indices = [x for x in args[1] if x is not None] if operator in READ_BY_INDEX else []
         by_mask = any(x.dtype in (torch.bool, torch.uint8) for x in indices)
         fills = by_mask and operator is not aten.index.Tensor and args[2].numel() == 1
@@ -131,8 +127,7 @@ class Counting(TorchDispatchMode):
 
 
 def _non_blocking(operator: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    is_positional = operator is aten.copy_.default and len(args) > 2
-    return args[2] if is_positional else kwargs.get("non_blocking", False)
+    return args[2] if operator is aten.copy_.default and len(args) > 2 else kwargs.get("non_blocking", False)
 
 
 def _line() -> str:

@@ -43,12 +43,8 @@ CELLS = {
     "sum": ["dataset=multi_news", "pattern=NS", "task.vocab_size=300", "task.source_len=64", "task.target_len=64"],
     "tts fastspeech2": ["dataset=synthetic", "backbone=fastspeech2", "pattern=NS", *FEW_CLIPS],
     "tts transformer_tts": [
-        "dataset=synthetic",
-        "backbone=transformer_tts",
-        "pattern=CS",
-        "task.num_prompt_steps=2",
-        "backbone.prenet_dropout=0",
-        *FEW_CLIPS,
+        *("dataset=synthetic", "backbone=transformer_tts", "pattern=CS", "task.num_prompt_steps=2"),
+        *("backbone.prenet_dropout=0", *FEW_CLIPS),
     ],
 }
 UNEVEN = {"lm", "lm_recurrent", "mlm", "probe", "sum", "tts fastspeech2", "tts transformer_tts"}
@@ -83,16 +79,14 @@ def without_draws(task: Any) -> None:
 
         task.hide = hide
     if hasattr(task, "scale"):
-        task.splits["train"].utterances = [
-            cut(utterance, 4 + i % 7) for i, utterance in enumerate(task.splits["train"].utterances)
-        ]
+        train = task.splits["train"]
+        train.utterances = [cut(utterance, 4 + i % 7) for i, utterance in enumerate(train.utterances)]
     if hasattr(task, "diffusion"):
         task.diffusion.noisy = lambda image, **_: (0.8 * image + 0.6, image.flip(-1), image[:, 0, 0, 0].abs())
 
 
 @functools.cache
 def ready(name: str, folder: Path) -> Cell:
-    """Return a cell whose task has its data."""
     task_name = name.partition(" ")[0]
     cell = Cell.from_config(compose([f"task={task_name}", "attention=vanilla", "preset=smoke", *CELLS[name]]))
     cell.task.setup(folder)

@@ -24,8 +24,7 @@ from engines.torch import loop
 from tests.helpers.runs.simulated_device import Counting, register
 from tests.helpers.tasks.records import FEW_CLIPS, few_examples
 
-STEPS, LONGEST = 5, 12
-"""Of a cell, and of the first one: losses are checked in one of ten."""
+STEPS, LONGEST = 5, 12  # of a cell, and of the first one: losses are checked in one of ten
 COMMON = ["dataset=synthetic", "attention=vanilla", "preset=smoke", "trainer.checkpoint_every=1000"]
 COMMON += ["trainer.max_steps=1000", "trainer.validate_every=null", "trainer.checkpoint_selection=last"]
 COMMON += ["trainer.batch_size=4", "trainer.micro_batch_size=2"]
@@ -50,14 +49,7 @@ PLANTED: dict[str, Callable[[Tensor], object]] = {
 """Called with the loss of each micro-batch; all but the last wait or block."""
 
 
-def make_cell(name: str) -> Cell:
-    cell = Cell.from_config(compose([f"task={name.partition(' ')[0]}", *COMMON, *CELLS[name]]))
-    load_data(cell)
-    return cell
-
-
 def train(cell: Cell, device: torch.device, num_steps: int) -> float:
-    """Return the loss of the first step."""
     losses: list[Tensor] = []
     observer = StepObserver(num_steps, lambda _, loss: losses.append(loss))
     with tempfile.TemporaryDirectory() as folder:
@@ -87,15 +79,13 @@ def main() -> None:
     vars(loop).update(run_steps=run_steps, training_batches=batches)
     Tensor.pin_memory = lambda self, *_: counting.pin(self)  # type: ignore[method-assign, assignment]
     for name in sys.argv[1:]:
-        cell = make_cell(name.removeprefix("planted "))
+        key = name.removeprefix("planted ")
+        cell = Cell.from_config(compose([f"task={key.partition(' ')[0]}", *COMMON, *CELLS[key]]))
+        load_data(cell)
         if not name.startswith("planted"):
-            on_cpu = train(cell, torch.device("cpu"), 1)
+            cpu = train(cell, torch.device("cpu"), 1)
             with counting:
-                table[name] = {
-                    "device": train(cell, device, LONGEST if name == "lm" else STEPS),
-                    "cpu": on_cpu,
-                    **counts,
-                }
+                table[name] = {"device": train(cell, device, LONGEST if name == "lm" else STEPS), "cpu": cpu, **counts}
             continue
         loss = cell.task.loss
         for planted, wait in PLANTED.items():

@@ -3,7 +3,7 @@
 import dataclasses
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,14 +39,9 @@ TABLE = list(read_csv(measurements.STORED))
 
 @pytest.fixture(autouse=True)
 def _cpu_called_cuda(monkeypatch):
-    calls: dict[str, Callable[..., Any]] = {
-        **dict.fromkeys(
-            ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_sync_debug_mode"), lambda *_: None
-        ),
-        "max_memory_allocated": lambda: 2**30,
-    }
-    for name, call in calls.items():
-        monkeypatch.setattr(torch.cuda, name, call)
+    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_sync_debug_mode"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 2**30)
     monkeypatch.setattr(measurements, "capture_graph", lambda call: call)
 
 

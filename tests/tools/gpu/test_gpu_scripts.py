@@ -1,22 +1,19 @@
 """Scripts for a machine with a GPU and no network: what is carried there, and with which Python the steps run."""
 
-import os
 import subprocess
 import sys
 import tomllib
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
+from tests.helpers.command import ROOT, run
 from tools.gpu.supervisor import ARCHIVE
 
-ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "scripts"
 WHEELS = ROOT / "wheels" / "gpu"
-LIMIT = 40 * 2**20
-"""Bytes that are copied to the machine."""
+LIMIT = 40 * 2**20  # bytes that are copied to the machine
 WHEELS_AT_MOST = 12 * 2**20
 THERE = {"extra": "", "python_version": "3.12", "python_full_version": "3.12.0"}
 """The Python of the machine with a GPU, for which markers hold."""
@@ -55,8 +52,7 @@ def test_the_tree_and_the_wheels_are_small():
     if not names[0]:
         pytest.skip("not a checkout")
     tree = sum((ROOT / name).lstat().st_size for name in names if name and (ROOT / name).exists())
-    wheels = sum(path.stat().st_size for path in WHEELS.glob("*.whl"))
-    assert wheels <= WHEELS_AT_MOST
+    assert sum(path.stat().st_size for path in WHEELS.glob("*.whl")) <= WHEELS_AT_MOST
     assert tree + WHEELS_AT_MOST <= LIMIT
 
 
@@ -74,8 +70,7 @@ def test_arguments_of_the_supervisor(script, words, variables, expected, tmp_pat
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\n[ "$4" = tools.gpu.supervisor ] && echo "$@" >{tmp_path}/arguments; exit 0\n')
     python.chmod(0o755)
-    environment = os.environ | {"PYTHON": str(python)} | variables
-    subprocess.run(["bash", str(SCRIPTS / script), *words], env=environment, check=True)
+    assert run(["bash", SCRIPTS / script, *words], ROOT, PYTHON=str(python), **variables).returncode == 0
     found = (tmp_path / "arguments").read_text().split()[4:]
     seconds = found.index("--seconds") + 1
     assert 0 < int(found[seconds]) <= int(variables.get("BUDGET", 3600))

@@ -14,10 +14,10 @@ import pytest
 
 from cab import Pattern
 from cab.registry.registries import ATTENTIONS, TASKS
+from tests.helpers.command import ROOT
 from tools.gpu import supervisor
 from tools.gpu.supervisor import STEPS, Results, Step, Worker
 
-ROOT = Path(__file__).parents[3]
 MEASUREMENTS = "tests.tools.gpu.gpu_measurements"
 LONG = 600.0
 
@@ -145,11 +145,7 @@ class Recorded:
 
 
 def test_a_step_ends_at_its_share_of_the_time_and_leaves_what_it_does_not_use(tmp_path, monkeypatch):
-    steps = {
-        "roofs": Step("", 10, ("a",), ()),
-        "costs": Step("", 20, ("b", "c", "d"), ()),
-        "lm": Step("", 10, ("e",), ()),
-    }
+    steps = {"roofs": Step("", 10, ("a",), ()), "costs": Step("", 20, (*"bcd",), ()), "lm": Step("", 10, ("e",), ())}
     monkeypatch.setattr(supervisor, "STEPS", steps)
     monkeypatch.setattr(supervisor, "time", clock := Clock())
     worker = Recorded(clock, {"a": 5, "b": 20, "c": 50, "e": 1})

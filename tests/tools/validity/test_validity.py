@@ -88,9 +88,7 @@ def test_the_interval_covers_the_truth():
 
 
 def test_verdicts_keep_their_error_rate_and_gain_power_with_seeds():
-    few, many = (
-        simulation.cell_rates(KNOWN * 2, seeds=seeds, draws=40, random=np.random.default_rng(3)) for seeds in (3, 5)
-    )
+    few, many = (simulation.cell_rates(KNOWN * 2, seeds=n, draws=40, random=np.random.default_rng(3)) for n in (3, 5))
     assert max(few.error, many.error) <= 0.15, "of 40 families"
     assert few.power < many.power
     assert many.power > 0.8

@@ -16,13 +16,11 @@ def test_mutation_changes_one_expression():
     original = (ROOT / FILE).read_text(encoding="utf-8")
     reached: Reached = {FILE: {number: {PAIR} for number in range(1, len(original.splitlines()) + 1)}}
     for number in range(40):
-        mutation, same = (draw(random.Random(f"0 {number}"), reached) for _ in range(2))
-        assert mutation == same
-        assert mutation.text != original
-        assert mutation.text.replace(mutation.after, mutation.before) == original.replace(
-            mutation.after, mutation.before
-        )
-        compile(mutation.text, str(FILE), "exec")
+        made, same = (draw(random.Random(f"0 {number}"), reached) for _ in range(2))
+        assert made == same
+        assert made.text != original
+        assert made.text.replace(made.after, made.before) == original.replace(made.after, made.before)
+        compile(made.text, str(FILE), "exec")
 
 
 def test_what_notices_a_mutation(tmp_path, monkeypatch):
