@@ -65,17 +65,30 @@ class Weighted(Method):
         return self.softmax(query @ key.mT * self.scale) @ value
 
 
-SHORT = {"q": "query", "k": "key", "v": "value"}
+SHORT = {
+    "q": lambda c: c.query,
+    "k": lambda c: c.key,
+    "v": lambda c: c.value,
+    "n": lambda c: c.query.shape[-2],
+    "m": lambda c: c.key.shape[-2],
+    "mask": lambda c: c.padding.key,
+    "logits": lambda c: c.query @ c.key.mT * c.scale,
+    "padded_logits": lambda c: hide_padding(c.logits, c.mask),
+    "output": lambda c: c.y[0],  # of decoding, which gives two results
+    "new": lambda c: c.y[1],  # the state after decoding
+}
 
 
 class Call:
-    """A call of a method: its arguments and the attributes of its module by name, and ``y``, what the method gives."""
+    """A call of a method: its arguments, attributes of its module, :data:`SHORT`, and ``y``, what the method gives."""
 
     def __init__(self, method, module, arguments):
         self.method, self.module, self.arguments = method, module, arguments
 
     def __getattr__(self, name):
-        name, arguments = SHORT.get(name, name), self.__dict__["arguments"]
+        if name in SHORT:
+            return SHORT[name](self)
+        arguments = self.__dict__["arguments"]
         return arguments[name] if name in arguments else getattr(self.module, name)
 
     def but(self, **changed):
@@ -116,36 +129,6 @@ class Call:
     def no_grad(self, wrong):
         """Return the result, or what is ``wrong`` where no gradient is computed."""
         return self.y if torch.is_grad_enabled() else wrong()
-
-    @property
-    def output(self):
-        """The first of two results, of decoding."""
-        return self.y[0]
-
-    @property
-    def new(self):
-        """The second of two results, the state after decoding."""
-        return self.y[1]
-
-    @property
-    def n(self):
-        return self.query.shape[-2]
-
-    @property
-    def m(self):
-        return self.key.shape[-2]
-
-    @property
-    def mask(self):
-        return self.padding.key
-
-    @property
-    def logits(self):
-        return self.query @ self.key.mT * self.scale
-
-    @property
-    def padded_logits(self):
-        return hide_padding(self.logits, self.mask)
 
 
 def replaced(method, change):
