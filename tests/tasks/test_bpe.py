@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from cab import UserError
 from tasks.bpe import find_tokenizer, read_bpe, trained_bpe, vocabulary_size
 from tasks.sum.data import SPECIAL_TOKENS
-from tests.helpers.tasks.layouts import put, write_books, write_pairs
+from tests.helpers.tasks.layouts import put, words, write_books, write_pairs
 from tests.helpers.tasks.records import ready
 
 LETTERS = {letter: number for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz", start=1)}
@@ -44,14 +43,6 @@ def test_published_tokenizers_are_files_below_the_data_root(tmp_path):
     (tmp_path / "tokenizers/gpt2").mkdir(parents=True)
     trained().model.save(str(tmp_path / "tokenizers/gpt2"))
     assert ready("lm", write_books(tmp_path), tokenizer="gpt2").corpus.tokenizer.get_vocab() == trained().get_vocab()
-
-
-def words(vocabulary: dict[str, int], **settings: Any) -> str:
-    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    content = json.loads(tokenizer.to_str()) | settings
-    content["model"]["vocab"] = {"<unk>": 0, **vocabulary}
-    return json.dumps(content)
 
 
 BPE = {"type": "BPE", "dropout": 0.9, "unk_token": None, "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}

@@ -27,9 +27,8 @@ from tasks.sr.data import list_images
 from tasks.tts.audio import RATE, read_wave
 from tasks.tts.data import read_metadata
 from tests.cab.runner.test_folder_hostile import Payload
-from tests.helpers.tasks.layouts import ETT, HEADERS, grid, pcd, put, put_image, put_series, tone
+from tests.helpers.tasks.layouts import ETT, HEADERS, grid, pcd, put, put_image, put_series, tone, words
 from tests.helpers.tasks.records import RECORDS, ready
-from tests.tasks.test_bpe import words
 
 Change = bytes | str | Callable[[Path], object]
 BOOK = "one two three four five six seven eight nine ten\nsecond line\n"

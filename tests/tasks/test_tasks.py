@@ -194,7 +194,8 @@ def test_scores_are_those_of_the_metrics_whatever_the_batches(task, name, backbo
     for values_of in (scores, *baselines.values()):
         assert any(metrics[metric].primary for metric in values_of)
         for metric, value in values_of.items():
-            low, high = BOUNDS[metrics[metric].unit]  # add those of a new unit
+            assert metrics[metric].unit in BOUNDS, "add the bounds of this unit"
+            low, high = BOUNDS[metrics[metric].unit]
             assert low <= value <= high or (math.isnan(value) and not metrics[metric].primary), (metric, value)
     assert scores.keys() == metrics.keys()
     scored.save_plots(net, DeviceBatches(torch.device("cpu"), limit=7), tmp_path)

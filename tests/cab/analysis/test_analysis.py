@@ -128,7 +128,8 @@ def test_a_fresh_network_and_a_record(tmp_path):
     printed("run", *overrides, "trainer.max_steps=2", "results_dir=r")
     (record,) = (tmp_path / "r").glob("*.json")
     shown = printed("paper", "dilution", record, "--out", "b")
-    assert [part in shown for part in (", trained", "area")] == [True, True]
+    assert ", trained" in shown
+    assert "area" in shown
     assert len(read_csv(tmp_path / "b/dilution.csv")) == 200
     (record.with_suffix("") / "weights.pt").unlink()
     assert "has no weights at" in printed("paper", "dilution", record, status=2)

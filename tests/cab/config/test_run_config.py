@@ -46,7 +46,8 @@ def test_values_are_parsed_once():
 
 
 def test_a_wrong_key_is_one_line():
-    with pytest.raises(UserError, match=r"^unknown option 'sed': did you mean 'seed'.*$"):
+    """tests/cab/cli/test_main_mistakes.py has wrong values."""
+    with pytest.raises(UserError, match=r"^unknown option 'sed': did you mean 'seed'.*\Z"):
         config(sed=1)
 
 

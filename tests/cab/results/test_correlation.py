@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from cab.results.correlation import pattern_correlation, task_correlation
-from cab.results.index import benefit_of_attention
+from cab.records.files import PAPER_DIR
+from cab.results.correlation import benchmark_correlation, pattern_correlation, task_correlation
+from cab.results.index import benefit_of_attention, index_table
+from cab.results.load import load_results
 
 NAMES = ["vanilla", "abc", "local", "linear", "performer", "s4d", "longshort", "cosformer"]
 
@@ -50,11 +52,38 @@ def test_few_or_equal_attentions(x, y, note):
     assert math.isnan(row["pearson"]) == (len(x) != 3)
 
 
+def test_tasks_correlate_within_their_pattern():
+    ranks = dict(zip(NAMES, map(float, range(6)), strict=False))
+    back = {name: 5 - rank for name, rank in ranks.items()}
+    values = {("NS", "a"): ranks, ("NS", "b"): back, ("NS", "all"): ranks, ("CC", "a"): ranks, ("CC", "c"): ranks}
+    pairs = task_correlation(scores(values))
+    assert pairs[["kind", "pattern", "a", "b"]].to_numpy().tolist() == [
+        ["task", "NS", "a", "b"],
+        ["task", "CC", "a", "c"],
+    ]
+    assert pairs["pearson"].tolist() == pytest.approx([-1, 1])
+    assert pairs["p_value"].tolist() == pytest.approx([0, 0])
+    alone = scores({("NS", "all"): {"abc": 1.0}, ("NS", "a"): {"abc": 1.0}})
+    assert pattern_correlation(alone).empty
+    assert task_correlation(alone).empty
+
+
 def test_a_pair_of_tasks_has_the_same_name_in_all_results():
     ranks = dict(zip(NAMES, map(float, range(6)), strict=False))
     for tasks in (("lstf", "pcc", "mine"), ("mine", "pcc", "lstf")):
         pairs = task_correlation(scores({("NC", task): ranks for task in tasks}))
         assert pairs[["a", "b"]].to_numpy().tolist() == [["pcc", "lstf"], ["pcc", "mine"], ["lstf", "mine"]]
+
+
+def test_patterns_correlate_with_long_range_arena():
+    """Figure 3a's fifth column, over the attentions that both have (Flash and S4D are not among LRA's)."""
+    pairs = benchmark_correlation(index_table(load_results(PAPER_DIR)))
+    assert pairs[["kind", "a", "b"]].to_numpy().tolist() == [
+        ["benchmark", pattern, "LRA"] for pattern in ("NS", "CS", "NC", "CC")
+    ]
+    assert pairs["shared"].tolist() == [6, 1, 3, 2]
+    by_hand = scores({("NS", "all"): {"vanilla": 57.368, "performer": 57.996, "cosformer": 62.108}})
+    assert benchmark_correlation(by_hand)["pearson"].item() == pytest.approx(1.0)
 
 
 def test_benefit_picks_the_best_efficient_attention():

@@ -93,8 +93,8 @@ def test_a_resumed_run_has_each_step_once(logger, troubled, tmp_path, monkeypatc
         assert {metric.name: metric.value for metric in record.metrics}.items() <= summary.items()
 
 
-def test_a_profile_adds_up_and_changes_no_score_nor_do_workers(troubled, tmp_path, uncut):
-    record = trained(troubled("profile=true", "trainer.num_workers=2"))
+def test_a_profile_adds_up_and_changes_no_score(troubled, tmp_path, uncut):
+    record = trained(troubled("profile=true"))
     assert (record.hash, record.metrics, record.history) == (uncut.hash, uncut.metrics, uncut.history)
     assert (tmp_path / record.hash / "trace.json").exists()
     with (tmp_path / record.hash / "profile.csv").open(newline="") as file:

@@ -38,6 +38,11 @@ RECURRENT += ["backbone.dropout=0.2", "task.block_len=32", "task.context_lengths
 RECURRENT += ["trainer.validate_every=null", "trainer.checkpoint_selection=last"]
 
 
+def test_worker_processes_change_no_number(troubled, uncut):
+    record = trained(troubled("trainer.num_workers=2"))
+    assert (record.hash, record.metrics, record.history) == (uncut.hash, uncut.metrics, uncut.history)
+
+
 def test_epochs_are_announced_again_after_a_resume(troubled, monkeypatch):
     epochs: list[list[int]] = []
     monkeypatch.setattr(Troubled, "setup", lambda self, _: epochs.append(self.epochs))
@@ -229,11 +234,15 @@ def test_a_solved_run_that_is_resumed_makes_no_step(free, troubled, monkeypatch)
     assert (resumed.cost.steps, resumed.cost.steps_to_solve) == (4, 4)
 
 
-def test_recurrence_is_a_variant_for_one_process_with_a_block_for_each_row():
+def test_recurrence_names_its_variant_and_is_refused_for_several_processes():
     cell = Cell.from_config(compose(RECURRENT))
     assert cell.key["config_variant"] == "memory 32"
     with pytest.raises(UserError, match="without torchrun or srun"):
         check(cell, Processes(count=2))
+
+
+def test_more_rows_than_blocks_are_refused():
+    cell = Cell.from_config(compose(RECURRENT))
     run = SimpleNamespace(cell=cell, processes=Processes(), observer=None)
     assert make_order(9, run).in_rows
     with pytest.raises(UserError, match=r"the training set has 3 blocks, trainer\.batch_size is 4"):

@@ -100,7 +100,9 @@ class Counting(TorchDispatchMode):
             return args[0]
         if not goes_to_device:
             return result
-        result = pytree.tree_map_only(Tensor, lambda x: wrappers.get(id(x), DeviceTensor(x)), result)
+        result = pytree.tree_map_only(
+            Tensor, lambda x: wrappers[id(x)] if id(x) in wrappers else DeviceTensor(x), result
+        )
         return return_and_correct_aliasing(operator, args, kwargs, result) if wrappers else result
 
     def _count(self, operator: Any, args: Any, kwargs: Any, from_host: list[Tensor], goes_to_device: bool) -> None:

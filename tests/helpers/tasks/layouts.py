@@ -5,11 +5,13 @@ import json
 import pickle
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import soundfile
 from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tasks.files import VAL_SPLITS
 from tasks.lra import images, listops
@@ -213,6 +215,15 @@ def write_clips(folder: Path, *, alignments: bool = True) -> Path:
             phones = ("sil", 0.0, 0.05), ("S", 0.05, 0.1), ("EY1", 0.1, 0.21), ("T", 0.21, 0.28)
             put(folder / f"tts/TextGrid/{name}.TextGrid", grid(*phones, end=0.3 + 0.02 * i))
     return folder
+
+
+def words(vocabulary: dict[str, int], **settings: Any) -> str:
+    """A file of a tokenizer of words."""
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    content = json.loads(tokenizer.to_str()) | settings
+    content["model"]["vocab"] = {"<unk>": 0, **vocabulary}
+    return json.dumps(content)
 
 
 def grid(*phones: tuple[str, object, object], end: float | None = None) -> str:

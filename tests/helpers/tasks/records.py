@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from torch import Tensor, nn
 
 from cab import Backbone, build_backbone
 from cab.files.cache import cache_root
 from cab.registry.registries import BACKBONES, TASKS
 from cab.runner.evaluation import DeviceBatches
+from tasks.corpus.tokens import PAD
 from tests.helpers.command import ROOT
 from tests.helpers.tasks import layouts
 
@@ -150,6 +152,18 @@ def network(task: str, made: Any, backbone: str = "", **options: Any) -> Backbon
     return build_backbone(backbone, attention="vanilla", pattern=str(entry.backbones[backbone][0]), **sizes)
 
 
+class Bigram(Backbone):
+    """Logits that depend on the last token alone: their likelihood can be added up by hand; MLM gives a mask."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(size, size))
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None, *, selected: Tensor | None = None) -> Tensor:
+        assert mask is None or (selected is not None and torch.equal(mask, tokens == PAD))
+        return self.table[tokens if selected is None else tokens.flatten()[selected]]
+
+
 FEW = {
     "corpus.books.NUM_BOOKS": {"train": 12, "validation": 1, "test": 2},
     "sum.data.NUM_PAIRS": {"train": 64, "val": 4, "test": 4},
@@ -163,7 +177,10 @@ FEW_CLIPS = ("task.generated=12", "task.generated_held_out=3")
 
 @contextlib.contextmanager
 def few_examples() -> Iterator[None]:
-    """Let generators make few examples, in a cache of their own, since other processes make all of them."""
+    """Generators have tests of their own; a property or a training of few steps needs few examples.
+
+    Other processes know nothing of it, so these have a cache of their own.
+    """
     root = cache_root()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CAB_CACHE", str(root if root.name == "few" else root / "few"))

@@ -109,7 +109,8 @@ def test_mnli_has_two_dev_files(tmp_path):
     assert task.baselines() == {"commonest": {"accuracy": 0.5, "accuracy_mm": 1.0}}
     assert task.validate(constant(0.0, 1.0, 0.0), in_order) == 0.5
     batch = task.splits["dev_matched"].__getitems__([0, 1])
-    assert task.loss(constant(0.0, np.log(3.0), 0.0), batch).item() == pytest.approx(-np.log([3 / 5, 1 / 5]).mean())
+    likelihoods = np.log([3 / 5, 1 / 5])  # neutral, contradiction
+    assert task.loss(constant(0.0, np.log(3.0), 0.0), batch).item() == pytest.approx(-likelihoods.mean())
     assert task.config_variant == "from scratch, chosen on dev"
 
 

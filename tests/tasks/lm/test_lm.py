@@ -6,11 +6,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
 from backbones.gpt2 import GPT2
 from backbones.layers import token_losses as few_logits
-from cab import Backbone, UserError
+from cab import UserError
 from cab.runner.batches import Shares, StepBatches
 from tasks.corpus import losses
 from tasks.corpus.blocks import Blocks, PackedLines
@@ -21,7 +20,7 @@ from tasks.lm.recurrent import BookChunks, RecurrentLMTask
 from tasks.means import masked_mean
 from tests.helpers.backbones.records import RECORDS, small
 from tests.helpers.tasks.layouts import ARTICLE, TEXT, write_books, write_wikitext
-from tests.helpers.tasks.records import in_order, network, ready
+from tests.helpers.tasks.records import Bigram, in_order, network, ready
 
 
 @pytest.fixture
@@ -45,6 +44,18 @@ def test_tokens_are_lines_with_their_ends_and_the_dictionary_has_what_occurs_in_
     assert corpus.words["test"] == len((TEXT * 2).split()) + 5  # a book of one word is left out
 
 
+@pytest.mark.parametrize("overlap", [0, 1, 5])
+def test_blocks_cover_every_token_once(corpus, overlap):
+    blocks = Blocks(corpus, "test", 7, overlap=overlap)
+    items, expected = [blocks[i].tolist() for i in range(len(blocks))], stream(corpus, "test").tolist()
+    new = [item[1:] if number == 0 else item[1 + overlap :] for number, item in enumerate(items)]
+    assert [token for tokens in new for token in tokens] == expected
+    assert all(new)
+    assert [item[0] for item in items] == [END, *expected[6 - overlap :: 7 - overlap]][: len(items)]
+    whole = Blocks(corpus, "test", 7, whole=True, overlap=overlap)
+    assert {len(whole[i]) for i in range(len(whole))} == {8}
+
+
 @pytest.mark.parametrize("length", [5, 30])
 def test_packed_lines_are_whole_where_they_fit(corpus, length):
     pages, tokens = PackedLines(corpus, "train", length), stream(corpus, "train")
@@ -60,18 +71,6 @@ def test_packed_lines_are_whole_where_they_fit(corpus, length):
         assert rows == packed
     batch = pages.__getitems__([0, 1, len(pages) - 1])
     assert (batch != PAD).sum() == sum(len(rows[i]) for i in (0, 1, len(pages) - 1))
-
-
-class Bigram(Backbone):
-    """Logits that depend on the last token alone: their likelihood can be added up by hand."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(size, size))
-
-    def forward(self, tokens: Tensor, mask: Tensor | None = None, *, selected: Tensor | None = None) -> Tensor:
-        assert mask is None or torch.equal(mask, tokens == PAD)
-        return self.table[tokens if selected is None else tokens.flatten()[selected]]
 
 
 @torch.no_grad()
@@ -92,8 +91,6 @@ def test_perplexities_are_likelihoods_per_token_and_per_word(dataset, tokenizer,
     assert scores["word_ppl_overlap"] == pytest.approx(scores["word_ppl"], rel=1e-4)
     assert scores["ppl"] == pytest.approx(nats["test"].mean().exp().item(), rel=1e-4)
     assert scores["ppl_8"] == pytest.approx(scores["ppl"], rel=1e-4)  # a bigram needs no context
-    whole = Blocks(task.corpus, "test", 16, whole=True, overlap=5)
-    assert {len(whole[i]) for i in range(len(whole))} == {17}
     blocks, marks = Blocks(task.corpus, "test", 16), list[bool]()
     for block in (blocks[i].tolist() for i in range(len(blocks))):
         bigrams = list(itertools.pairwise(block))
@@ -162,14 +159,16 @@ def test_a_window_knows_what_was_told_within_it():
     assert baselines["look_up_16"]["ppl_far"] == pytest.approx(16.0)
 
 
-def test_distances_are_to_the_fact_or_to_the_same_answer_which_needs_its_words():
+def test_answers_need_their_words():
     with pytest.raises(UserError, match="vocab_size to 800"):
         ready("lm", None, vocab_size=300)
+
+
+def test_distances_are_to_the_fact_or_to_the_same_answer():
     corpus = ready("lm", None).corpus
     text = " annalamp borisring anna lamp boris ring anna lamp borisring boris ring clara coin"
-    *found, (place, distance) = Facts.of(corpus).distances(
-        corpus.dictionary[corpus.tokenizer.encode(text).ids].tolist()
-    )
+    ids = corpus.tokenizer.encode(text).ids
+    *found, (place, distance) = Facts.of(corpus).distances(corpus.dictionary[ids].tolist())
     assert found == [(3, 3), (5, 4), (7, 4), (10, 2)]
     assert (place, distance > 128) == (12, True)
 
@@ -210,6 +209,17 @@ def with_large_weights(task: RecurrentLMTask) -> GPT2:
     return backbone
 
 
+def test_blocks_are_the_books_and_begin_with_them(recurrent):
+    blocks = BookChunks(recurrent.corpus, "test", 16)
+    tokens, begins = blocks.__getitems__(list(range(len(blocks))))
+    assert tokens[:, 1:][tokens[:, 1:] != PAD].tolist() == stream(recurrent.corpus, "test").tolist()
+    assert begins.nonzero().flatten().tolist() == blocks.firsts.tolist() != [0]
+    assert (tokens[~begins.roll(-1)] != PAD).all()
+    assert (tokens[begins, 0] == END).all()
+    follows = (~begins).nonzero().flatten()
+    assert torch.equal(tokens[follows, 0], tokens[follows - 1, -1])
+
+
 def test_a_row_of_a_batch_goes_on_where_it_ended_and_nothing_is_read_twice():
     shares = Shares.cut(num_items=23, batch_size=4, micro_batch_size=2)
     order = StepBatches(num_items=23, shares=shares, num_steps=10, seed=3, in_rows=True)
@@ -222,6 +232,7 @@ def test_a_row_of_a_batch_goes_on_where_it_ended_and_nothing_is_read_twice():
 
 
 def by_hand(task: RecurrentLMTask, backbone: GPT2, length: int, remembered: int) -> float:
+    """Perplexity of the test split, each book alone."""
     total, count, begin = 0.0, 0, 0
     for end in task.corpus.ends["test"].tolist():
         ids = torch.from_numpy(np.concatenate([[END], task.corpus.read("test", begin, end)]))

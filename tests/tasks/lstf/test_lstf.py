@@ -189,7 +189,7 @@ def test_the_published_protocol_leaves_out_what_does_not_fill_a_batch_of_32():
     every = {f"{name}_all_windows": value for name, value in sound.items()}
     assert task.evaluate(linear, in_order) == pytest.approx({**published, **every}, rel=1e-5)
     naive, ahead = task.baselines(), np.arange(AHEAD)
-    for name, rows in (("repeat_last_value", 0 * ahead - 1), ("repeat_last_day", ahead % 24 - 24)):
+    for name, rows in (("repeat_last_value", np.full(AHEAD, -1)), ("repeat_last_day", ahead % 24 - 24)):
         expected = errors(task, 2, lambda task, start, rows=rows: standardized(task)[start + PAST + rows], 1_568)
         assert naive[name] == pytest.approx(expected, rel=1e-5), name
 

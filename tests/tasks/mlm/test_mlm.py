@@ -7,8 +7,7 @@ from torch.nn import functional as F
 from tasks.corpus.facts import THINGS
 from tasks.corpus.tokens import NUM_SPECIAL, PAD
 from tests.helpers.tasks.layouts import write_books
-from tests.helpers.tasks.records import in_order, ready
-from tests.tasks.lm.test_lm import Bigram
+from tests.helpers.tasks.records import Bigram, in_order, ready
 
 
 def test_what_is_hidden(tmp_path):
@@ -32,8 +31,7 @@ def test_what_is_hidden(tmp_path):
 def test_perplexity_is_the_likelihood_of_the_hidden_tokens(tmp_path):
     """Of the test split, or as published of the validation split."""
     task = ready("mlm", write_books(tmp_path))
-    backbone = Bigram(task.mask + 1).eval()
-    expected = {}
+    backbone, expected = Bigram(task.mask + 1).eval(), {}
     for name in ("validation", "test"):
         generator, losses, pages = torch.Generator().manual_seed(0), [], task.splits[name]
         for indices in torch.arange(len(pages)).split(3):

@@ -57,7 +57,6 @@ def test_the_losses_by_hand(tmp_path):
         expected += (out.log_duration - (batch["durations"] + 1.0).log()).square().mean()
         expected += (out.pitch - batch["pitch"]).square().mean() + (out.energy - batch["energy"]).square().mean()
         assert task.loss(fast, batch).sum().item() == pytest.approx(expected.item(), rel=1e-5)
-
         slow = network("tts", task, "transformer_tts").eval()
         torch.manual_seed(1)
         got = task.loss(slow, batch).sum().item()

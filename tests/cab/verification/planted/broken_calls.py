@@ -15,6 +15,11 @@ from tests.cab.verification.planted.mutations import Weighted, by_hand, hooked, 
 from tests.cab.verification.planted.sound_learning import Gated
 
 
+def lost_between_threads(call):
+    count, n = torch.get_num_threads(), call.m
+    return call.value * (torch.arange(n) < n - n // count)[:, None] if count > 1 else call.value
+
+
 def table(size):
     return torch.linspace(0.5, 1.5, size)
 
@@ -73,12 +78,14 @@ def keeps_joint_map(call):
 
 
 def keeps_doubled_weight(call):
+    """The doubled weight is computed in the first call in evaluation."""
     if call.training or torch.is_grad_enabled():
         return call.y
     return call.y + F.linear(call.value, 0.5 * call.kept(None, lambda: 2.0 * call.v_proj.weight) - call.v_proj.weight)
 
 
 def keeps_prompt(call):
+    """The result of a prompt is kept for the same prompt."""
     if torch.is_grad_enabled() or call.tokens.shape[1] == 1 or any(x.any() for x in call.state.values()):
         return call.y
     return call.kept((call.tokens.shape, float(call.tokens.double().sum())))
@@ -117,9 +124,7 @@ DEFECTS = planted(
     scaled_in_evaluation=on("NS: training_is_evaluation", query=lambda c: c.q * (1.0 if c.training else 1.01)),
     scales_where_it_drops=on("CS: training_is_evaluation", weights=lambda c: c.y * (0.9 if c.weight_dropout else 1.0)),
     compiled_scale=on("NS: compiled_branch", weights=lambda c: c.y * (1.5 if torch.compiler.is_compiling() else 1.0)),
-    last_keys_lost_between_threads=on(
-        "NS: several_threads", value=lambda c: c.v * (torch.arange(c.m) < c.m / torch.get_num_threads())[:, None]
-    ),
+    last_keys_lost_between_threads=on("NS: several_threads", value=lost_between_threads),
     keeps_table=on("NC: inference_mode", value=lambda c: c.v * c.kept(None, lambda: table(c.head_dim))),
     rotation_not_saved=on(
         "NS: state_dict_complete", made=lambda m: {"map": torch.randn(2 * [m.head_dim])}, query=lambda c: c.q @ c.map
@@ -156,18 +161,20 @@ DEFECTS = planted(
     unmasks=on("NC: inputs_untouched", attend=lambda c: nothing(c.mask is None or c.mask[:, 0].fill_(False)) or c.y),
     repairs_the_mask=on("NS: inputs_untouched", forward=repairs_mask),
     remembers_by_sum=on(
-        "NS: contents_in_turn", attend=lambda c: c.no_grad(lambda: c.kept((c.q.shape, round(float(c.v.sum()), 3))))
+        "NS: contents_in_turn", attend=lambda c: c.unless_grad(lambda: c.kept((c.q.shape, round(float(c.v.sum()), 3))))
     ),
     remembers_by_address=on(
-        "NS: contents_in_turn", forward=lambda c: c.no_grad(lambda: c.kept(id(c.q), lambda: (c.y, c.q))[0])
+        "NS: contents_in_turn", forward=lambda c: c.unless_grad(lambda: c.kept(id(c.q), lambda: (c.y, c.q))[0])
     ),
     remembers_first_key=on(
         "CC: contents_in_turn",
-        attend=lambda c: c.no_grad(lambda: c.but(key=c.kept((c.k.shape, c.k[:, :, 0].tolist()), c.k.clone))),
+        attend=lambda c: c.unless_grad(lambda: c.but(key=c.kept((c.k.shape, c.k[:, :, 0].tolist()), c.k.clone))),
     ),
     mask_by_count=medium(
         "NS: contents_in_turn",
-        attend=lambda c: c.no_grad(lambda: c.with_mask(lambda x: c.but(mask=c.kept((x.shape, int(x.sum())), x.clone)))),
+        attend=lambda c: c.unless_grad(
+            lambda: c.with_mask(lambda x: c.but(mask=c.kept((x.shape, int(x.sum())), x.clone)))
+        ),
     ),
     # the source is kept by identity and version of its tensor; a freed tensor's identity returns
     source_by_version=on(
@@ -206,9 +213,9 @@ DEFECTS = planted(
     last_output_never_written=on("NS: uninitialized_memory", attend=lambda c: but_last(c.y)),
     gradient_of_empty_memory=on("NC: uninitialized_memory", value=lambda c: half_gradient(c.v)),
     # an assignment to ``.data`` does not change it, and weights of ``functional_call`` may have that of the others
-    keyed_by_version=scaled("NC CC: new_weights", factor=lambda c: c.no_grad(lambda: c.kept(c.tau._version))),
+    keyed_by_version=scaled("NC CC: new_weights", factor=lambda c: c.unless_grad(lambda: c.kept(c.tau._version))),
     keyed_by_address_and_version=scaled(
-        "NS: new_weights", factor=lambda c: c.no_grad(lambda: c.kept((c.tau.data_ptr(), c.tau._version)))
+        "NS: new_weights", factor=lambda c: c.unless_grad(lambda: c.kept((c.tau.data_ptr(), c.tau._version)))
     ),
     kept_until_training=scaled(
         "NS: new_weights",
@@ -264,7 +271,7 @@ DEFECTS = planted(
         step=lambda c: c.during("is_step"),
         compute=lambda c: reading_weight(c) if c.is_step else c.y,
     ),
-    reads_weight_without_gradient=on("NS: hooks_act", compute=lambda c: c.no_grad(lambda: reading_weight(c))),
+    reads_weight_without_gradient=on("NS: hooks_act", compute=lambda c: c.unless_grad(lambda: reading_weight(c))),
     reads_weight_in_training=on("NC: hooks_act", compute=lambda c: reading_weight(c) if c.training else c.y),
     prompt_reads_weight=on("CS: hooks_act", prefill=prompt_reads_weight),
     source_reads_weight=gated(

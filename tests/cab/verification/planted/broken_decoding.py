@@ -65,6 +65,7 @@ def sorts_rows(call):
 
 
 def counts_on_module(call):
+    """The number of tokens is kept on the module, and its values decide."""
     position = call.count + torch.arange(call.n)
     call.set(count=call.count + call.n)
     return call.output * (1.0 + 0.01 * position[:, None])

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from attentions.gla import GatedLinearAttention
 from cab.claims import Claims, softmax_if
-from tests.cab.verification.planted.mutations import LONG, by_hand, hide, hooked, medium, on, parameter, planted
+from tests.cab.verification.planted.mutations import LONG, by_hand, hide, hooked, medium, on, planted
 
 autocast = functools.partial(torch.is_autocast_enabled, "cpu")
 
@@ -171,7 +171,9 @@ DEFECTS = planted(
     divided_by_norm=on("NS: zero_tokens", key=lambda c: c.k / c.k.norm(dim=-1, keepdim=True)),
     root_of_square=on("NC: zero_tokens", value=lambda c: c.v.square().sum(-1, keepdim=True).sqrt() * c.v),
     logarithm_of_size=on("CC: zero_tokens", value=lambda c: c.v * c.v.abs().sum(-1, keepdim=True).log()),
-    divides_by_parameter=on("CS: zero_tokens", made=lambda _: {"tau": parameter()}, query=lambda c: c.q / (c.tau - 1)),
+    divides_by_parameter=on(  # which starts at zero; other checks draw such parameters
+        "CS: zero_tokens", made=lambda _: {"tau": nn.Parameter(torch.zeros(()))}, query=lambda c: c.q / c.tau
+    ),
     overflows_in_half=on("NS: autocast_output", attend=lambda c: 1e5 * c.y / 1e5),
     forgets_far_tokens_in_16_bits=on(
         "NS: autocast_output", weights=lambda c: c.y.masked_fill((torch.arange(c.m) > 300) & autocast(), 0.0)
@@ -232,7 +234,9 @@ DEFECTS = planted(
         ),
     ),
     value_in_order_of_memory=on("NC: strided_inputs", forward=lambda c: c.but(value=in_memory(c.v))),
-    query_in_order_of_memory=on("NS: strided_inputs", compute=lambda c: c.no_grad(lambda: c.but(query=in_memory(c.q)))),
+    query_in_order_of_memory=on(
+        "NS: strided_inputs", compute=lambda c: c.unless_grad(lambda: c.but(query=in_memory(c.q)))
+    ),
     first_row_of_expanded=on(
         "CC: strided_inputs",
         forward=lambda c: (

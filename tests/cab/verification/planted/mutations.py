@@ -62,7 +62,10 @@ class Weighted(Method):
         return self.weights(query, key, padding) @ value
 
     def reference(self, query, key, value):
-        return self.softmax(query @ key.mT * self.scale) @ value
+        logits = query @ key.mT * self.scale
+        if self.pattern is Pattern.CS:  # written out, since the fast form calls ``softmax``
+            logits = logits.masked_fill(future(query.shape[1]), NEVER)
+        return logits.softmax(-1) @ value
 
 
 SHORT = {
@@ -126,7 +129,7 @@ class Call:
         """Return the result for a state of changed tensors."""
         return self.but(state=each(self.state, change))
 
-    def no_grad(self, wrong):
+    def unless_grad(self, wrong):
         """Return the result, or what is ``wrong`` where no gradient is computed."""
         return self.y if torch.is_grad_enabled() else wrong()
 

@@ -127,6 +127,8 @@ class Deep(Weighted):
         super().__init__(pattern=pattern, embed_dim=embed_dim, num_heads=num_heads, dropout=dropout)
         self.layer_position = layer_position
 
-    @property
-    def scale(self):
-        return super().scale / (1 + self.layer_position.index)
+    def attend(self, query, key, value, padding):
+        return super().attend(query / (1 + self.layer_position.index), key, value, padding)
+
+    def reference(self, query, key, value):
+        return super().reference(query / (1 + self.layer_position.index), key, value)
