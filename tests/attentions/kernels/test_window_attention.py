@@ -100,6 +100,7 @@ def test_half_precision_forms_its_logits_in_float32():
 
 @pytest.mark.parametrize("offset", [0, 40])
 def test_keys_that_no_window_reaches_have_no_gradient(offset):
+    """Before the first window, and after the last one."""
     query = torch.randn(1, 2, 100, 4)
     key, value = (torch.randn(1, 2, 100 + offset + 200, 4, requires_grad=True) for _ in range(2))
     output = window_attention(query, key, value, Window(5, 2, offset=offset))

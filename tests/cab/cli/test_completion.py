@@ -36,10 +36,13 @@ def test_a_tab_in_bash(cab):
     assert dict(zip(expected, replies, strict=True)) == expected, process.stderr
 
 
-def test_every_key_of_a_run_is_offered_also_by_zsh(cab):
+def test_every_key_of_a_run_is_offered():
     offered = [override.partition("=")[::2] for override in overrides()]
     keys, written_by_commands = {key for key, _ in offered}, {"retry", "tuning"}
     assert RUN_KEYS.keys() - written_by_commands - {"trainer", "data"} <= keys
     assert {f"trainer.{name}" for name in annotations_of(TrainerConfig)} <= keys
     assert {value for key, value in offered if key == "attention"} == set(ATTENTIONS.names())
+
+
+def test_zsh_has_a_script(cab):
     assert "#compdef cab" in cab("completion", "zsh").out

@@ -86,8 +86,11 @@ def plans_of(words: str) -> list[Plan]:
     return _plans(parser.parse_args(words.split()))
 
 
-def test_softmax_has_rows_of_its_kernels_on_cuda(monkeypatch):
+def test_backends_of_the_command_are_those_of_the_registry():
     assert BACKENDS == kernels.NAMES
+
+
+def test_softmax_has_rows_of_its_kernels_on_cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     fused = "vanilla vanilla@flash vanilla@cudnn vanilla@efficient eager"
     labels = {
@@ -99,7 +102,7 @@ def test_softmax_has_rows_of_its_kernels_on_cuda(monkeypatch):
     }
     for words, expected in labels.items():
         [plan] = plans_of(f"{words} --lengths 5")
-        assert " ".join(subject.label for subject in plan.attentions) == expected
+        assert " ".join(subject.label for subject in plan.attentions) == expected, words
 
 
 def test_a_compiled_module_is_called_and_its_operations_are_counted(monkeypatch):

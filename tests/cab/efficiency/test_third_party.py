@@ -63,14 +63,19 @@ OPTIONS = {
 
 MEDIUM = Setting(batch_size=2, embed_dim=128, num_heads=2)
 CASES = [
-    pytest.param(row, Pattern.parse(pattern), marks=() if row["module"] == "torch" else pytest.mark.slow)
+    pytest.param(
+        row,
+        Pattern.parse(pattern),
+        id=f"{row['attention']}-{row['name']}-{pattern}",
+        marks=() if row["module"] == "torch" else pytest.mark.slow,
+    )
     for row in ROWS
     if not row["needs_cuda"] and find_spec(row["module"]) is not None
     for pattern in row["patterns"].split()
 ]
 
 
-@pytest.mark.parametrize(("row", "pattern"), CASES, ids=lambda of: of if isinstance(of, Pattern) else of["program"])
+@pytest.mark.parametrize(("row", "pattern"), CASES)
 def test_implementation_has_the_shape_of_its_attention_and_gradients(row, pattern):
     subject = subject_of(row, OPTIONS.get(row["attention"], ""))
     ours, module = subject.attention.build(pattern, MEDIUM), subject.build(pattern, MEDIUM)

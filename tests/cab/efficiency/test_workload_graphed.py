@@ -61,7 +61,12 @@ def test_a_state_that_stands_is_the_one_that_is_handed_on(name, pattern):
 def test_the_phase_reads_the_same_tokens_again(monkeypatch):
     """The capture is left out: the call of a graph is then that of its step."""
     made: list[CudaGraphStep] = []
-    monkeypatch.setattr(workload, "CudaGraphStep", lambda *parts: made.append(CudaGraphStep(*parts)) or made[-1])
+
+    def make(*parts: Any) -> CudaGraphStep:
+        made.append(CudaGraphStep(*parts))
+        return made[-1]
+
+    monkeypatch.setattr(workload, "CudaGraphStep", make)
     monkeypatch.setattr(workload, "capture_graph", lambda call: call)
     module = AttentionSubject.parse("linear").build(Pattern.CS, SMALL)
     graphed = workload.PHASES["decode-graph"](module, Pattern.CS, 9, SMALL)

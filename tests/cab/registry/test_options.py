@@ -122,6 +122,6 @@ def test_an_annotation_of_the_type_checker_alone_is_not_checked():
 def test_a_spreadsheet_runs_nothing_and_numbers_and_names_stay_what_they_are():
     """tests/cab/results/test_page.py has whole tables."""
     for formula in ("=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3", "=HYPERLINK(1)"):
-        assert sanitize_csv_cell(formula) == f"'{formula}"
+        assert sanitize_csv_cell(formula) == f"'{formula}", formula
     for harmless in ("-0.5", "+1e-3", "-", "abc(n=3)", "", 3, None, "-inf"):
-        assert sanitize_csv_cell(harmless) == harmless
+        assert sanitize_csv_cell(harmless) == harmless, harmless

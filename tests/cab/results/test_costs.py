@@ -91,6 +91,7 @@ def test_the_cost_of_a_class_in_a_file(tmp_path, monkeypatch):
 
 
 def test_an_edited_copy_has_no_cost_and_state_of_the_original(made_suite, tmp_path, monkeypatch):
+    """Those that were measured with its code are shown."""
     codes = {"ours": installed_code("linear"), "edited": "0123456789abcdef"}
     monkeypatch.setattr(costs, "_committed_codes", lambda: {("linear", codes["ours"])})
     rows = {}

@@ -85,5 +85,6 @@ def test_few_attentions_are_not_judged():
 
 
 def test_the_table_of_invalid_cells_is_what_is_computed():
+    """The page reads it, and no records."""
     rows = [(*key, reason) for key, reason in invalid_cells().items()]
     assert [*tables.invalid_cells()][1:] == rows, "run python -m tools.suite.tables"

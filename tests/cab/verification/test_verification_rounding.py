@@ -58,7 +58,7 @@ def scaled_by_size(every: int, *dtypes: torch.dtype) -> type:
     [
         (scaled_by_size(300, torch.float32), False),  # as if a few targets chose between scores that are nearly equal
         (scaled_by_size(300, torch.float32, torch.float64), True),
-        (scaled_by_size(20, torch.float32), True),  # as if summed badly
+        (scaled_by_size(20, torch.float32), True),  # as if summed badly: too often for a choice
     ],
 )
 def test_only_rare_errors_of_float32_alone_are_no_defect(cls, is_defect, pattern):
