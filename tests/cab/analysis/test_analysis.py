@@ -1,3 +1,5 @@
+"""Dilution and gradients of scores, against their definitions; the command on fresh networks and on records."""
+
 import json
 from types import SimpleNamespace
 

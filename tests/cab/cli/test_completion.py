@@ -1,3 +1,5 @@
+"""The completion script offers commands, flags, groups and their values in a real bash."""
+
 import shutil
 import subprocess
 

@@ -1,3 +1,5 @@
+"""`--prepare` lets the tasks read what came."""
+
 import dataclasses
 
 import pytest

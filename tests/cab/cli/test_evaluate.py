@@ -1,3 +1,5 @@
+"""`cab evaluate`: the kept weights of a run are scored again."""
+
 import shutil
 
 import pytest

@@ -1,3 +1,5 @@
+"""What must not load torch does not; ranges need Python's assertions."""
+
 import sys
 
 from tests.helpers.command import ROOT, run

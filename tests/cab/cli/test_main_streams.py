@@ -1,3 +1,5 @@
+"""Closed pipes, full streams, full disks as libraries report them, and warnings that are repeated."""
+
 import errno
 import logging
 import os

@@ -1,3 +1,5 @@
+"""`cab run --help` lists every option with its default and what it is."""
+
 import re
 
 import yaml

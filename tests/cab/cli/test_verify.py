@@ -1,3 +1,5 @@
+"""`cab verify`: names, files, tables, exit statuses."""
+
 import abc
 import re
 import sys

@@ -1,3 +1,5 @@
+"""Preset `paper` composes to the tables; overrides win; options follow Table 5."""
+
 from importlib.metadata import EntryPoint
 from typing import Any
 

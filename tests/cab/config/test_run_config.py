@@ -1,3 +1,5 @@
+"""The checked configuration of a run, its precision on a device, and the committed records that were made from one."""
+
 import functools
 import shlex
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Schedules against their definitions; settings that contradict each other."""
+
 import math
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""What is counted, against closed formulas and torch's counter; and the share of the roof that follows from it."""
+
 from dataclasses import replace
 
 import pytest

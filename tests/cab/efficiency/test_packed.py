@@ -1,3 +1,5 @@
+"""Packed sequences: their lengths, and what packed and padded inputs have in common."""
+
 import pytest
 import torch
 

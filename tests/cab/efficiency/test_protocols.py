@@ -1,3 +1,5 @@
+"""The protocols on modules of known cost: what is timed and measured, how often, and what becomes of failures."""
+
 import dataclasses
 import itertools
 import math

@@ -1,3 +1,5 @@
+"""Third-party implementations: the index, its programs, and the comparison in the same rounds."""
+
 import csv
 from importlib.util import find_spec
 

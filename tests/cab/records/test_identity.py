@@ -1,3 +1,5 @@
+"""The identity of a run: what is hashed, and what differs between two runs."""
+
 import importlib
 import json
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Attentions of files: paths, names of files, and files that end the program."""
+
 from pathlib import Path
 
 import pytest

@@ -1,3 +1,5 @@
+"""Registered attentions as layers of flash-linear-attention, and inside models of transformers."""
+
 from typing import Any
 
 import pytest

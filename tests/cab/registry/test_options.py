@@ -1,3 +1,5 @@
+"""Values against annotations."""
+
 from __future__ import annotations  # an annotation that only the type checker sees is a text
 
 from collections.abc import Mapping, Sequence

@@ -1,3 +1,5 @@
+"""Outlines of classes, which have the options of the classes, or none where the source is not sufficient."""
+
 import dataclasses
 from runpy import run_path
 

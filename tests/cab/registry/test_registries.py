@@ -1,3 +1,5 @@
+"""The registries: what is known without importing anything, and what happens to the rest when a module is broken."""
+
 import dataclasses
 import importlib
 import inspect

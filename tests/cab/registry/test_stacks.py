@@ -1,3 +1,5 @@
+"""Stacks: their names, options and code, which are those of their parts; and networks that are made of them."""
+
 from functools import partial
 
 import pytest

@@ -1,3 +1,5 @@
+"""The audit of the published tables, and the interval arithmetic that it rests on."""
+
 import itertools
 
 import numpy as np

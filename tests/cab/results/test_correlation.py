@@ -1,3 +1,5 @@
+"""Correlations between patterns, tasks, benchmarks, sets of results and probes, and the benefit of attention."""
+
 import math
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""The compositional index: hand-computed cases of a task outside Table 3, whole tasks of the table."""
+
 import math
 from typing import Any
 

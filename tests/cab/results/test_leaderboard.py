@@ -1,3 +1,5 @@
+"""The table of a leaderboard, and `cab leaderboard` as a command."""
+
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,3 +1,5 @@
+"""The frame of results: its sources, and CSV files with the mistakes that a spreadsheet makes."""
+
 import dataclasses
 import math
 import re

@@ -1,3 +1,5 @@
+"""Tasks outside the index: their tables, their figures, and their sections of the page."""
+
 import itertools
 import math
 from pathlib import Path

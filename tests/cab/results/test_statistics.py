@@ -1,3 +1,5 @@
+"""Estimates over seeds, families of verdicts, and the intervals and orders of indices made from them."""
+
 import math
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""The board of the suite: its rows, its main sentence, its CSV file and its page."""
+
 import dataclasses
 
 import pandas as pd

@@ -1,3 +1,5 @@
+"""A table in each of its forms, and why values are missing."""
+
 import math
 
 import pandas as pd

@@ -1,3 +1,5 @@
+"""Validation of a cell of the suite, from results by hand."""
+
 import dataclasses
 import math
 from typing import Any

@@ -1,3 +1,5 @@
+"""The verdict on an attention among results of the suite, and the commands that print it."""
+
 import pytest
 
 from cab.records.record import Record
