@@ -1,11 +1,12 @@
 """`suite=paper` has exactly the cells of Table 3, each with its data sets, variants and repetitions."""
 
+import csv
 import itertools
 from collections import Counter
 
 import pytest
 
-from cab.results.published import rows
+from cab.records.files import PAPER_DIR
 from cab.runner.plan import hours_until_done
 from cab.runner.suite import suite_sweeps
 
@@ -25,7 +26,8 @@ def runs(*overrides: str) -> list[Run]:
 def expected() -> list[Run]:
     """The runs of the table, written out: LSTF in five sets, two variants, five or three times; all others once."""
     names, found = ("pattern", "task", "backbone", "dataset", "attention"), []
-    cells = dict.fromkeys(tuple(row[name] for name in names) for row in rows("results.csv"))
+    with (PAPER_DIR / "results.csv").open(newline="") as file:
+        cells = dict.fromkeys(tuple(row[name] for name in names) for row in csv.DictReader(file))
     for pattern, task, backbone, dataset, attention in cells:
         sets = {"ett": ["etth1", "etth2", "ettm1"]}.get(dataset, [dataset])
         repetitions = {"ett": 5, "ecl": 3, "weather": 3}.get(dataset, 1)
