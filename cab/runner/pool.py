@@ -197,11 +197,11 @@ class Workers:
         return kind
 
     def restart(self) -> str:
-        """Replace all processes, after the death of one; return how it ended, and others that died of it."""
+        """Replace all processes, after the death of one; return how it ended, and how others did that died with it."""
         died = connection.wait([process.sentinel for process in self._processes], timeout=1)
         for process in self._processes:
             process.kill()
-        self.close()  # its threads read the exit codes: to read one beside them may find none
+        self.close()  # first, since the threads of the executors read the exit codes, which can be read only once
         ends = {end_of(process) for process in self._processes if process.sentinel in died}
         self._start()
         return " and ".join(sorted(filter(None, ends)))
